@@ -1,0 +1,47 @@
+# Stockade: every command a contributor needs. `make demo` and `make test` set
+# up everything themselves; what the machine must have is said by `make setup`.
+
+SHELL := /bin/sh
+PY := .venv/bin/python
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test test-python test-launcher lint docs bench wheel clean
+
+help: ## show this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-20s %s\n' "$$name" "$$text"; done
+
+setup: ## check the machine, make .venv, build the launcher
+	@sh scripts/setup.sh
+
+build: ## build the static launcher into src/stockade/_bin
+	@sh scripts/build_launcher.sh
+
+demo: setup ## install an npm tree with a hostile postinstall, bare and at strict, and compare
+	@$(PY) scripts/demo.py
+
+test: setup test-launcher test-python ## run every test
+
+test-launcher:
+	@sh scripts/test_launcher.sh
+
+test-python:
+	@$(PY) -m pytest $(PYTEST_ARGS)
+
+lint: setup ## ruff, mypy, import layers, house style
+	@$(PY) -m ruff check src tests scripts bench
+	@$(PY) -m mypy
+	@.venv/bin/lint-imports --no-cache
+	@$(PY) -m pytest -q tests/lint
+
+docs: setup ## write docs/tiers.md and docs/errors.md from the tables in the code
+	@$(PY) scripts/gen_docs.py
+
+bench: setup ## measure spawning side by side with bubblewrap and print the budgets
+	@$(PY) bench/spawn.py
+
+wheel: setup ## build a wheel for this platform into dist/
+	@$(PY) -m pip wheel --quiet --no-deps -w dist .
+
+clean: ## remove what the other targets made
+	@rm -rf .venv dist build bench/build bench/results launcher/target src/stockade/_bin/stockade-launch

@@ -1,0 +1,35 @@
+#!/bin/sh
+# Builds the static launcher and puts it beside the Python package.
+# Fails closed: a launcher that would need a dynamic loader is not installed,
+# because LD_PRELOAD and friends would then run before the box exists.
+set -eu
+cd "$(dirname "$0")/.."
+root=$(pwd)
+HOME=${HOME:-}
+. scripts/lib.sh
+
+cargo_bin=$(find_cargo) || die "Rust is missing: no working cargo on PATH or in the account's home (hint: install Rust stable with rustup, or set RUSTUP_HOME)"
+PATH=$cargo_bin:$PATH
+export PATH
+# These would replace the flags of launcher/.cargo/config.toml, and with them "static".
+unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_TARGET CARGO_BUILD_RUSTFLAGS CARGO_TARGET_DIR || true
+
+triple=$(rustc -vV | sed -n 's/^host: //p')
+if [ ! -x src/stockade/_bin/stockade-launch ]; then
+    say "building the launcher (about a minute the first time)"
+fi
+(cd launcher && cargo build --quiet --release --locked --target "$triple")
+built=launcher/target/$triple/release/stockade-launch
+
+if command -v readelf >/dev/null 2>&1 && readelf -lW "$built" | grep -q INTERP; then
+    die "launcher_dynamic: build of '$root/$built': got a program that needs a loader, expected a static one"
+fi
+target=src/stockade/_bin/stockade-launch
+mkdir -p src/stockade/_bin
+chmod 0755 src/stockade/_bin
+# Left alone when equal: host answers are cached by the launcher's identity.
+if ! cmp -s "$built" "$target"; then
+    install -m 0755 "$built" "$target.new"
+    mv -f "$target.new" "$target"
+    say "launcher: $("$root/$target" --version) ($(stat -c %s "$target") bytes)"
+fi
