@@ -1,0 +1,313 @@
+"""Every public error and every stable code.
+
+Owns: the exception types, the table ``CODES`` and the one-line form of an error.
+Fails closed: an error never carries an environment value, and a code that the table
+does not know still gives exit status 125, never success.
+Read next: ``docs/errors.md`` (made from ``CODES``) and ``stockade.decision``.
+"""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+EXIT_REFUSED = 125
+EXIT_TIMED_OUT = 124
+EXIT_NOT_EXECUTABLE = 126
+EXIT_NOT_FOUND = 127
+
+
+class Code(NamedTuple):
+    """What one stable code means, what helps, and the exit status of ``stockade run``."""
+
+    meaning: str
+    hint: str
+    exit: int = EXIT_REFUSED
+
+
+CODES: dict[str, Code] = {
+    # the request
+    "usage": Code("the command line cannot be understood", "see stockade --help"),
+    "unknown_command": Code("no command of that name", "see stockade --help"),
+    "unknown_option": Code("no option of that name", "see stockade run --help"),
+    "unknown_tier": Code("no tier of that name", "use off, standard, guarded, strict or auto"),
+    "unknown_caller": Code("no caller class of that name", "see docs/tiers.md for the classes"),
+    "unknown_profile": Code("no profile of that name", "stockade profile list shows them"),
+    "unknown_promise": Code("no tier or promise of that name", "see docs/tiers.md for the promises"),
+    "unknown_grant": Code("no grant of that name", "see docs/tiers.md for the named grants"),
+    "unknown_limit": Code("no limit of that name", "use processes, files, cpu_time_s, memory_bytes, "
+                          "address_space_bytes or wall"),
+    "unknown_list_key": Code("a reviewed list or table has no key of that name", "use a key of the list"),
+    "unknown_run": Code("no box with that run id", "stockade ps shows the boxes that live"),
+    "unknown_plan": Code("no plan with that digest or pin", "stockade plan list shows them"),
+    "argv_invalid": Code("the command is not a list of non-empty strings without NUL",
+                         "give a list such as [\"sh\", \"-c\", \"...\"]"),
+    "path_invalid": Code("a path cannot be used", "give a path without NUL whose name is UTF-8"),
+    "value_invalid": Code("a value has the wrong type, unit or range", "see the reference of the option"),
+    "env_invalid": Code("an environment name or value cannot be passed",
+                        "a name is not empty and holds neither = nor NUL; a value holds no NUL"),
+    "option_refused": Code("an option of subprocess that would weaken the box", "see the reason in the message"),
+    "net_unsupported": Code("this version cannot restrict the network to a list of hosts",
+                            "use none or host"),
+    "publish_unsupported": Code("this version cannot publish a port of a box", "use --net host"),
+    "socket_grant_impossible": Code("this backend cannot grant a socket by path",
+                                    "use a host with user namespaces"),
+    "write_root_refused": Code("home, / or a directory above the state home was named as a write root",
+                               "name a directory below the home, such as the project"),
+    "write_root_owner": Code("a write root belongs to an id this caller cannot stand for",
+                             "run as the owner of the directory"),
+    "hard_link": Code("a protected file has another name inside a write root",
+                      "remove the second link, or copy the file"),
+    "grant_voids_tier": Code("a grant hands over something outside the box and gives promises away",
+                             "drop the grant, or accept the promises it waives"),
+    "own_install": Code("a write root holds the installed package or the interpreter that runs it",
+                        "install Stockade with uv tool or pipx, or name a smaller write root"),
+    "denied": Code("a rule of the box does not allow this access", "stockade why PATH names the grant"),
+    # the decision
+    "no_backend": Code("nothing on this host keeps the promises of the tier", "stockade doctor names the remedy"),
+    "foreign_sandbox": Code("another sandbox around this process prevents a box",
+                            "start it outside, or allow user namespaces there"),
+    "transient": Code("the host was short of something just now", "try again"),
+    "nested_unsupported": Code("this process is already inside a box, and this version cannot build one in it",
+                               "start the command from outside the box"),
+    "tier_unreachable": Code("the promises of the tier cannot be kept inside this box",
+                             "start the outer box at the higher tier"),
+    "grant_unreachable": Code("the surrounding box does not have what the request needs",
+                              "grant it to the outer box"),
+    "policy_denied": Code("policy forbids a part of the request", "stockade policy show names the file"),
+    # files
+    "policy_invalid": Code("a policy file is invalid, unreadable or not owned by root",
+                           "repair the file; until then every request is refused"),
+    "config_invalid": Code("a configuration file is invalid or unreadable", "repair the file"),
+    "profile_invalid": Code("a profile file is invalid or unreadable", "stockade profile check FILE"),
+    "rules_invalid": Code("a reviewed list of the package is invalid", "reinstall the package"),
+    "trust_required": Code("the project's .stockade.toml widens the box and is not trusted",
+                           "read it, then run stockade trust"),
+    "state_home_invalid": Code("the state home cannot be used safely", "set STOCKADE_HOME to a directory of yours"),
+    "audit_unavailable": Code("policy requires a record and it cannot be written",
+                              "make the state home writable"),
+    "identity_invalid": Code("the caller's user or home cannot be found", "set HOME to an absolute path"),
+    # the launch
+    "launcher_missing": Code("the launcher is not installed beside the package", "make build, or reinstall"),
+    "launch_failed": Code("the launcher ended without saying why", "stockade doctor"),
+    "receipt_invalid": Code("the launcher's report cannot be read", "reinstall; the versions may differ"),
+    "timed_out": Code("the wall-clock limit ended the box", "raise --timeout", EXIT_TIMED_OUT),
+    "command_failed": Code("the command ended with a status other than 0", "its own output says why", 1),
+    "wrap_impossible": Code("this request cannot become a launch line that is started later",
+                            "drop the descriptors and values that only this process has"),
+    "plan_missing": Code("the plan is not in the store", "make it again with stockade explain --argv"),
+    "plan_unsealed": Code("the plan descriptor can still be written", "seal the memfd"),
+    "plan_owner": Code("the plan file belongs to somebody else or others can write it", "make the plan again"),
+    "plan_digest": Code("the plan file does not have the digest it is named by", "make the plan again"),
+    "plan_invalid": Code("the plan has an unknown, missing or wrong field", "package and launcher must match"),
+    "bind_invalid": Code("a --bind parameter is missing, unknown or not canonical",
+                         "give NAME=/absolute/path for each name the plan uses"),
+    "userns_denied": Code("the kernel refused a user namespace", "stockade doctor names the remedy"),
+    "map_denied": Code("the kernel refused the id map", "stockade doctor names the remedy"),
+    "namespace_denied": Code("the kernel refused a namespace", "stockade doctor names the remedy"),
+    "source_missing": Code("a path to bind does not exist", "create it, or drop the grant"),
+    "source_type": Code("a path to bind has another type than expected", "name the right path"),
+    "source_symlink": Code("a path to bind became a symbolic link", "name the real path"),
+    "source_denied": Code("a path to bind cannot be opened", "check its permissions"),
+    "mount_denied": Code("the kernel refused a mount", "stockade doctor names the remedy"),
+    "mount_point_missing": Code("there is no place to mount on", "create the directory on the host"),
+    "overlay_denied": Code("the kernel refused an overlay", "stockade doctor names the remedy"),
+    "guard_denied": Code("a guarded path could not be pinned", "check the path named"),
+    "guard_lost": Code("a guard inside a write root disappeared and the box was ended",
+                       "the host changed the guarded file; start again"),
+    "proc_denied": Code("the kernel refused a fresh /proc", "stockade doctor names the remedy"),
+    "dev_denied": Code("the private /dev could not be made", "stockade doctor names the remedy"),
+    "pivot_denied": Code("the new root could not be entered", "stockade doctor names the remedy"),
+    "fork_failed": Code("the command's process could not be created", "check the process limit"),
+    "fds_denied": Code("descriptors could not be closed or kept", "check pass_fds"),
+    "nnp_denied": Code("no_new_privs could not be set", "stockade doctor"),
+    "keyring_denied": Code("a fresh session keyring could not be made", "stockade doctor"),
+    "caps_denied": Code("capabilities could not be dropped", "stockade doctor"),
+    "landlock_unavailable": Code("the kernel has less Landlock than the plan needs", "make the plan on this host"),
+    "landlock_denied": Code("the Landlock ruleset was refused", "stockade doctor"),
+    "rlimit_denied": Code("a limit could not be set", "ask for a limit below the caller's own hard limit"),
+    "seccomp_denied": Code("the seccomp filter was refused", "stockade doctor"),
+    "chdir_denied": Code("the working directory cannot be entered in the box", "grant it, or name another --cwd"),
+    "exec_failed": Code("the command cannot be executed", "check its mode, format and interpreter",
+                        EXIT_NOT_EXECUTABLE),
+    "not_found": Code("the command was not found in the box", "check PATH, or grant the directory with --read",
+                      EXIT_NOT_FOUND),
+    "interpreter_changed": Code("the box resolves the command to another file than the host",
+                                "name the command by its full path"),
+    "promise_not_kept": Code("a promise of the tier was not kept and nothing accepted that",
+                             "stockade doctor, or --accept the promise"),
+    "report_failed": Code("the receipt could not be delivered", "keep the report descriptor open"),
+    "spool_failed": Code("the record could not be written", "make room in the state home"),
+    "caller_gone": Code("the calling process ended", "none is needed"),
+    "resource": Code("the kernel was out of memory, descriptors or space", "try again"),
+}
+
+TRANSIENT_CODES = frozenset({"transient", "resource"})
+
+
+def _one_line(text: str) -> str:
+    """Escape control characters: a file name must not write a second line into a log."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode("ascii")
+                   for c in text)
+
+
+class Error(Exception):
+    """Base of all errors of this package.
+
+    Args: code: a key of ``CODES``; message: ``what failed on which object: got X, expected Y``;
+    hint: what the reader can do (default: the code's own hint).
+    """
+
+    _fields: ClassVar[tuple[str, ...]] = ("code", "message", "hint")
+
+    def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
+        self.code = code
+        self.message = _one_line(message)
+        known = CODES.get(code)
+        self.hint = _one_line(hint) if hint is not None else (known.hint if known else "")
+        Exception.__init__(self, code, message)
+
+    @property
+    def exit_status(self) -> int:
+        """Exit status of ``stockade run`` for this error."""
+        known = CODES.get(self.code)
+        return known.exit if known else EXIT_REFUSED
+
+    def __str__(self) -> str:
+        tail = f" (hint: {self.hint})" if self.hint else ""
+        return f"{self.code}: {self.message}{tail}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as plain data for ``--json`` output."""
+        return {"code": self.code, "message": self.message, "hint": self.hint}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The default of exceptions calls the class with ``args`` and loses keyword state,
+        # which breaks the error on its way out of a worker process.
+        return _rebuild, (type(self), {name: getattr(self, name) for name in self._fields})
+
+
+def _rebuild(kind: type[Error], fields: dict[str, Any]) -> Error:
+    return kind(**fields)
+
+
+class ConfigError(Error):
+    """A request, profile, configuration or policy file is wrong; nothing was started."""
+
+
+class Refused(Error):
+    """The request is understood and will not be run as asked.
+
+    Args: reasons: one line each, in the order of the decision; missing: promise ids that this
+    host does not keep; remedy: what changes the answer on this host; transient: worth a retry.
+    """
+
+    _fields = ("code", "message", "hint", "reasons", "missing", "remedy", "transient")
+
+    def __init__(self, code: str, message: str, *, hint: str | None = None,
+                 reasons: Iterable[str] = (), missing: Iterable[str] = (),
+                 remedy: str | None = None, transient: bool | None = None) -> None:
+        super().__init__(code, message, hint=remedy if hint is None else hint)
+        self.reasons = tuple(reasons)
+        self.missing = tuple(missing)
+        self.remedy = remedy if remedy is not None else self.hint
+        self.transient = code in TRANSIENT_CODES if transient is None else transient
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as plain data for ``--json`` output."""
+        return {**super().to_json(), "reasons": list(self.reasons), "missing": list(self.missing),
+                "remedy": self.remedy, "transient": self.transient}
+
+
+class LaunchFailed(Error):
+    """The launcher could not be started, or ended without a record.
+
+    Args: record: the launcher's last record, if there was one; returncode: its exit status.
+    """
+
+    _fields = ("code", "message", "hint", "record", "returncode")
+
+    def __init__(self, code: str, message: str, *, hint: str | None = None,
+                 record: Mapping[str, Any] | None = None, returncode: int | None = None) -> None:
+        super().__init__(code, message, hint=hint)
+        self.record = dict(record) if record is not None else None
+        self.returncode = returncode
+
+
+class AuditUnavailable(Error):
+    """A record that policy requires could not be written; nothing was started."""
+
+
+class Denied(Error, PermissionError):
+    """A rule of the box denies one access. ``rule`` says which, ``grant`` what would allow it."""
+
+    _fields = ("code", "message", "hint", "rule", "grant", "path")
+
+    def __init__(self, code: str, message: str, *, hint: str | None = None,
+                 rule: str, grant: str | None = None, path: str | None = None) -> None:
+        Error.__init__(self, code, message, hint=hint)
+        OSError.__init__(self, errno.EACCES, message)
+        self.filename = path
+        self.path = path
+        self.rule = rule
+        self.grant = grant
+
+    __str__ = Error.__str__
+
+
+class TimedOut(Error, subprocess.TimeoutExpired):
+    """The wall-clock limit ended the box; also a ``subprocess.TimeoutExpired``."""
+
+    _fields = ("cmd", "timeout", "output", "stderr", "receipt")
+
+    def __init__(self, cmd: Sequence[Any], timeout: float, *, output: Any = None,
+                 stderr: Any = None, receipt: Any = None) -> None:
+        Error.__init__(self, "timed_out", f"box of {_name_of(cmd)}: ran longer than {timeout} s")
+        self.cmd = cmd
+        self.timeout = timeout
+        self.output = output
+        self.stderr = stderr
+        self.receipt = receipt
+
+    __str__ = Error.__str__
+
+
+class CommandFailed(Error, subprocess.CalledProcessError):
+    """The command ended with a status other than 0; also a ``subprocess.CalledProcessError``."""
+
+    _fields = ("returncode", "cmd", "output", "stderr", "receipt")
+
+    def __init__(self, returncode: int, cmd: Sequence[Any], *, output: Any = None,
+                 stderr: Any = None, receipt: Any = None) -> None:
+        how = f"signal {-returncode}" if returncode < 0 else f"status {returncode}"
+        Error.__init__(self, "command_failed", f"{_name_of(cmd)}: ended with {how}, expected status 0")
+        self.returncode = returncode
+        self.cmd = cmd
+        self.output = output
+        self.stderr = stderr
+        self.receipt = receipt
+
+    __str__ = Error.__str__
+
+
+class DowngradeWarning(UserWarning):
+    """A request ran with fewer promises than asked, because somebody said it may."""
+
+
+def _name_of(cmd: Sequence[Any]) -> str:
+    # Only argv[0]: later arguments may hold a secret, and errors are printed and logged.
+    first = cmd if isinstance(cmd, (str, bytes)) else (cmd[0] if cmd else "")
+    return repr(first.decode("utf-8", "backslashreplace") if isinstance(first, bytes) else str(first))
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return a hint that names the known name closest to ``name``, or the known ones."""
+    import difflib  # only errors need it; it costs start-up time
+
+    known = sorted(set(names))
+    close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return "known: " + ", ".join(known[:40]) if known else "none is known"

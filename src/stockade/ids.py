@@ -1,0 +1,39 @@
+"""Identity: run ids and content digests.
+
+Owns: the ULID form of a run id and the SHA-256 name of a plan. Imports nothing above.
+Fails closed: random bits come from the kernel alone; there is no fallback source.
+Read next: ``stockade.plan.store``, which files plans under their digest.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+
+def ulid() -> str:
+    """Return a new ULID: 48 bits of milliseconds since the epoch, 80 random bits.
+
+    Returns: 26 characters of Crockford base 32, sortable by time.
+    """
+    value = (time.time_ns() // 1_000_000 & (1 << 48) - 1) << 80 | int.from_bytes(os.urandom(10), "big")
+    return "".join(_CROCKFORD[value >> shift & 31] for shift in range(125, -1, -5))
+
+
+def is_ulid(text: str) -> bool:
+    """Tell whether ``text`` has the exact form of a run id (safe as a file name)."""
+    return len(text) == 26 and text[0] in "01234567" and all(c in _CROCKFORD for c in text)
+
+
+def digest(data: bytes) -> str:
+    """Return the SHA-256 of ``data`` as 64 lower-case hexadecimal characters."""
+    import hashlib  # not needed by an ``import stockade``; loading it costs milliseconds
+
+    return hashlib.sha256(data).hexdigest()
+
+
+def is_digest(text: str) -> bool:
+    """Tell whether ``text`` has the exact form of a digest (safe as a file name)."""
+    return len(text) == 64 and all(c in "0123456789abcdef" for c in text)

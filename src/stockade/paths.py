@@ -1,0 +1,264 @@
+"""Where things are: home, state home, configuration home, git top level.
+
+Owns: the search order of the state home, path relations, atomic file replacement.
+Fails closed: a state home that another user owns or can write is refused, never used; a
+``.git`` that a stranger could have planted never widens a write root.
+Read next: ``stockade.rules.settings`` (who uses these), ``stockade.plan.store``.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from stockade.errors import ConfigError
+
+AnyPath = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateHome:
+    """The directory of plans, log, keys, caches. ``ephemeral``: it may vanish at reboot."""
+
+    path: Path
+    ephemeral: bool = False
+
+    @property
+    def plans(self) -> Path:
+        """Plan store: ``<sha256>.json``."""
+        return self.path / "plans"
+
+    @property
+    def audit(self) -> Path:
+        """Spool and log."""
+        return self.path / "audit"
+
+    @property
+    def run(self) -> Path:
+        """Live boxes, sockets, persistence records."""
+        return self.path / "run"
+
+    @property
+    def keys(self) -> Path:
+        """Signing keys; no box can read them."""
+        return self.path / "keys"
+
+    @property
+    def caches(self) -> Path:
+        """Cache uppers, one directory per identity."""
+        return self.path / "caches"
+
+    @property
+    def apps(self) -> Path:
+        """Data and secrets of apps."""
+        return self.path / "apps"
+
+    @property
+    def trust_file(self) -> Path:
+        """Digests of project configurations that a person trusted."""
+        return self.path / "trust.json"
+
+
+def home_dir(uid: int | None = None, env: Mapping[str, str] | None = None) -> Path:
+    """Return the home: ``HOME`` of ``env`` when given and absolute, else the account's own.
+
+    Raises: ConfigError ``identity_invalid`` when neither names an absolute path.
+    """
+    given = (env or {}).get("HOME", "")
+    if given.startswith("/"):
+        return Path(os.path.normpath(given))
+    import pwd  # opens /etc/passwd through NSS only when HOME is of no use
+
+    number = os.getuid() if uid is None else uid
+    try:
+        entry = pwd.getpwuid(number).pw_dir
+    except KeyError:
+        entry = ""
+    if not entry.startswith("/"):
+        raise ConfigError("identity_invalid", f"home of uid {number}: got {entry!r}, expected an absolute path")
+    return Path(os.path.normpath(entry))
+
+
+def homes(env: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return the canonical homes to protect: that of ``HOME`` and the account's own.
+
+    A caller whose ``HOME`` points elsewhere still has secrets in the account's home.
+    """
+    found: list[Path] = []
+    for source in (env, None):
+        try:
+            home = canonical(home_dir(env=source))
+        except ConfigError:
+            continue
+        if home not in found:
+            found.append(home)
+    return tuple(found)
+
+
+def config_home(env: Mapping[str, str]) -> Path:
+    """Return ``$XDG_CONFIG_HOME/stockade`` or ``~/.config/stockade``."""
+    base = env.get("XDG_CONFIG_HOME", "")
+    # XDG: a relative value must be ignored (it would let cwd choose the configuration).
+    return Path(base) / "stockade" if base.startswith("/") else home_dir(env=env) / ".config" / "stockade"
+
+
+def state_home(env: Mapping[str, str], *, create: bool = True) -> StateHome:
+    """Find the state home; with ``create`` make it and its directories, mode 0700.
+
+    Order: STOCKADE_HOME, XDG_STATE_HOME/stockade, ~/.local/state/stockade; when that one cannot
+    be written: STATE_DIRECTORY, XDG_RUNTIME_DIR/stockade, a directory in /var/tmp (ephemeral).
+    Raises: ConfigError ``state_home_invalid``.
+    """
+    first = True
+    for candidate in _state_candidates(env):
+        if _usable(candidate, create=create):
+            return StateHome(path=candidate, ephemeral=not first)
+        first = False
+    raise ConfigError("state_home_invalid", "state home: no candidate can be written")
+
+
+def _state_candidates(env: Mapping[str, str]) -> Iterator[Path]:
+    yield _main_candidate(env)
+    for name, tail in (("STATE_DIRECTORY", ""), ("XDG_RUNTIME_DIR", "stockade")):
+        # systemd joins several state directories with ':'; the first is ours.
+        value = env.get(name, "").split(":")[0]
+        if value.startswith("/"):
+            yield Path(os.path.normpath(value)) / tail
+    yield Path(f"/var/tmp/stockade-{os.geteuid()}")
+
+
+def _main_candidate(env: Mapping[str, str]) -> Path:
+    own = env.get("STOCKADE_HOME", "")
+    if own:
+        if not own.startswith("/"):
+            raise ConfigError("state_home_invalid", f"STOCKADE_HOME: got {own!r}, expected an absolute path")
+        return Path(os.path.normpath(own))
+    base = env.get("XDG_STATE_HOME", "")
+    if base.startswith("/"):
+        return Path(os.path.normpath(base)) / "stockade"
+    return home_dir(env=env) / ".local" / "state" / "stockade"
+
+
+def _usable(path: Path, *, create: bool) -> bool:
+    """Tell whether ``path`` is, or can become, a private directory of this user."""
+    _check_owner(path)
+    if not create:
+        existing = _nearest_existing(path)
+        return existing is not None and os.access(existing, os.W_OK | os.X_OK)
+    try:
+        for directory in (path, *(path / name for name in ("plans", "audit", "run", "keys", "caches", "apps"))):
+            _make_private(directory)
+    except OSError:
+        return False
+    return os.access(path, os.W_OK | os.X_OK)
+
+
+def _make_private(directory: Path) -> None:
+    if not directory.is_dir():
+        directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, exist_ok=True)
+    info = os.lstat(directory)
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
+        _refuse_state(directory, info)
+    if info.st_mode & 0o077:
+        os.chmod(directory, 0o700)
+
+
+def _check_owner(path: Path) -> None:
+    """Refuse a place that somebody else controls: they could swap plans and read the log."""
+    existing = _nearest_existing(path)
+    if existing is None:
+        return
+    info = os.stat(existing) if existing != path else os.lstat(path)
+    if existing == path:
+        if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
+            _refuse_state(path, info)
+    elif info.st_uid not in (0, os.geteuid()):
+        _refuse_state(existing, info)
+
+
+def _refuse_state(path: Path, info: os.stat_result) -> None:
+    raise ConfigError("state_home_invalid", f"state home {str(path)!r}: got owner {info.st_uid} and type "
+                      f"{stat.filemode(info.st_mode)[0]!r}, expected a directory of uid {os.geteuid()}")
+
+
+def _nearest_existing(path: Path) -> Path | None:
+    for candidate in (path, *path.parents):
+        if os.path.lexists(candidate):
+            return candidate
+    return None
+
+
+def canonical(path: AnyPath) -> Path:
+    """Return the absolute path with every symbolic link resolved; missing tails are kept."""
+    return Path(os.path.realpath(os.fspath(path)))
+
+
+def is_below(path: AnyPath, root: AnyPath) -> bool:
+    """Tell whether ``path`` is ``root`` or inside it, by text; give canonical paths."""
+    inner, outer = os.fspath(path), os.fspath(root)
+    return inner == outer or inner.startswith(outer.rstrip("/") + "/")
+
+
+def git_top(path: AnyPath) -> Path | None:
+    """Return the top of the work tree that holds ``path``, or None.
+
+    No git process runs. A ``.git`` counts only where the caller owns both it and its directory
+    (root: where both have one owner) and nobody else can write there: a ``/tmp/.git`` planted
+    by a stranger would otherwise turn all of /tmp into a write root.
+    """
+    start = canonical(path)
+    for directory in (start, *start.parents):
+        if _is_work_tree(directory):
+            return directory
+    return None
+
+
+def _is_work_tree(directory: Path) -> bool:
+    dot_git = directory / ".git"
+    try:
+        entry, parent = os.lstat(dot_git), os.stat(directory)
+        if stat.S_ISDIR(entry.st_mode):
+            shaped = os.path.lexists(dot_git / "HEAD")
+        else:
+            shaped = stat.S_ISREG(entry.st_mode) and _starts_with(dot_git, b"gitdir:")
+    except OSError:
+        return False
+    owner_ok = parent.st_uid == entry.st_uid and os.geteuid() in (0, parent.st_uid)
+    return shaped and owner_ok and not parent.st_mode & stat.S_IWOTH
+
+
+def _starts_with(path: Path, prefix: bytes) -> bool:
+    # O_NONBLOCK: the name may have become a FIFO since lstat; a read must not hang.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        return os.read(descriptor, len(prefix)) == prefix
+    finally:
+        os.close(descriptor)
+
+
+def atomic_write(path: AnyPath, data: bytes, mode: int = 0o600) -> None:
+    """Write ``data`` whole to a new file beside ``path``, then rename over it.
+
+    A reader sees the old file or the new one; a crash leaves no half-written name.
+    Raises: OSError as the system calls gave it; the temporary file is removed.
+    """
+    target = os.fspath(path)
+    temporary = f"{target}.{os.getpid()}.{os.urandom(6).hex()}.tmp"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    try:
+        try:
+            os.fchmod(descriptor, mode)
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view):]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.rename(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
