@@ -1,0 +1,54 @@
+"""The canonical form of a plan and its name.
+
+Same request on the same host gives the same bytes, so many starts share one stored plan and
+a digest in a receipt names exactly what was applied. Fails closed: a value that has no
+canonical spelling (a float, a key that is no string) is an error. Read next: ``compile.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from stockade.errors import Error
+from stockade.ids import digest as sha256_hex
+
+
+def canonical(plan: dict[str, Any]) -> bytes:
+    """Return the canonical JSON bytes of a plan.
+
+    Args: plan: only dict, list, str, int, bool and None.
+    Raises: Error(plan_invalid) for anything else, lone surrogates included.
+    """
+    _check(plan, "plan")
+    text = json.dumps(plan, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as err:
+        # A path that is not UTF-8 has no JSON spelling; guessing one would name another file.
+        got = ascii(err.object[max(0, err.start - 40):err.end + 40])
+        raise Error("path_invalid", f"path in plan: got {got}, expected UTF-8 text") from None
+
+
+def digest(data: bytes) -> str:
+    """Return the name of a canonical plan: its SHA-256 in lower-case hex."""
+    return sha256_hex(data)
+
+
+def _check(value: Any, where: str) -> None:
+    if value is None or isinstance(value, (str, bool)):
+        return
+    if isinstance(value, int):
+        return
+    if isinstance(value, list):
+        for item in value:
+            _check(item, where)
+        return
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise Error("plan_invalid", f"key in {where}: got {key!r}, expected a string")
+            _check(item, f"{where}.{key}")
+        return
+    got = type(value).__name__
+    raise Error("plan_invalid", f"value of {where}: got {got}, expected text, integer, list or table")

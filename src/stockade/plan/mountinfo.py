@@ -1,0 +1,104 @@
+"""Read /proc/self/mountinfo: which mounts lie below a path, and aliases of a directory.
+
+Fails closed: an unreadable table is an error, not "no mounts" (a home with a separate mount
+would lose it from view, or show what must be hidden). Source: proc_pid_mountinfo(5).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """One line of mountinfo: where it is, what it shows, and how."""
+
+    point: str
+    root: str
+    device: str
+    fstype: str
+    options: frozenset[str]
+
+
+def parse(text: str) -> tuple[Mount, ...]:
+    """Parse mountinfo text; lines that do not have the documented shape are skipped."""
+    found: list[Mount] = []
+    for line in text.splitlines():
+        head, mark, tail = line.partition(" - ")
+        fields = head.split(" ")
+        kinds = tail.split(" ")
+        if not mark or len(fields) < 6 or not kinds[0]:
+            continue
+        found.append(
+            Mount(
+                point=_unescape(fields[4]),
+                root=_unescape(fields[3]),
+                device=fields[2],
+                fstype=kinds[0],
+                options=frozenset(fields[5].split(",")),
+            )
+        )
+    return tuple(found)
+
+
+def read(path: str = "/proc/self/mountinfo") -> tuple[Mount, ...]:
+    """Return the mounts of this process's namespace."""
+    with open(path, encoding="utf-8", errors="surrogateescape") as stream:
+        return parse(stream.read())
+
+
+def submounts(mounts: Iterable[Mount], path: str) -> tuple[str, ...]:
+    """Return the top-most mount points strictly below ``path``, sorted."""
+    prefix = path.rstrip("/") + "/"
+    points = sorted({m.point for m in mounts if m.point.startswith(prefix)})
+    top: list[str] = []
+    for point in points:
+        if not any(point.startswith(seen + "/") for seen in top):
+            top.append(point)
+    return tuple(top)
+
+
+def aliases(mounts: Iterable[Mount], path: str) -> tuple[str, ...]:
+    """Return other spellings under which ``path`` is mounted (bind aliases), sorted.
+
+    ``path`` lives at some place of some file system; another mount of the same file system
+    whose root contains that place shows it a second time.
+    """
+    table = tuple(mounts)
+    home = _mount_of(table, path)
+    if home is None:
+        return ()
+    inner = _join(home.root, path[len(home.point.rstrip("/")):])
+    found: set[str] = set()
+    for mount in table:
+        if mount.device != home.device or mount.point == home.point:
+            continue
+        root = mount.root.rstrip("/")
+        if inner == root or inner.startswith(root + "/"):
+            alias = _join(mount.point, inner[len(root):])
+            if alias != path:
+                found.add(alias)
+    return tuple(sorted(found))
+
+
+def _mount_of(mounts: tuple[Mount, ...], path: str) -> Mount | None:
+    best: Mount | None = None
+    for mount in mounts:
+        point = mount.point.rstrip("/")
+        if path == point or path.startswith(point + "/"):
+            # ">=": of two mounts on one point the later line is the one on top.
+            if best is None or len(point) >= len(best.point.rstrip("/")):
+                best = mount
+    return best
+
+
+def _join(base: str, rest: str) -> str:
+    return (base.rstrip("/") + "/" + rest.strip("/")).rstrip("/") or "/"
+
+
+def _unescape(text: str) -> str:
+    return _ESCAPE.sub(lambda match: chr(int(match.group(1), 8)), text)

@@ -1,0 +1,158 @@
+"""The plan store: ``<state home>/plans/<sha256>.json``.
+
+``wrap()`` puts a plan here so that the launch line it returns is complete, can be started any
+number of times, and leaves nothing to delete. A plan is written whole and then renamed, mode
+0400; the launcher checks owner and digest again. A pin is a small file that names a digest.
+Fails closed: a stored file whose content does not match its name is replaced, never trusted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stockade.errors import ConfigError, nearest
+from stockade.ids import digest as sha256_hex
+from stockade.ids import is_digest
+from stockade.paths import atomic_write
+
+KEEP_S = 30 * 24 * 3600
+_PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """One plan in the store."""
+
+    digest: str
+    size_bytes: int
+    used_s: float  # seconds since the epoch, of the last put
+    pins: tuple[str, ...]
+
+
+def put(directory: Path, data: bytes, *, pin: str | None = None) -> str:
+    """Store canonical plan bytes and return their digest; an equal plan is only touched."""
+    name = sha256_hex(data)
+    path = directory / f"{name}.json"
+    if not _is_same(path, data):
+        atomic_write(path, data, 0o400)
+    else:
+        os.utime(path)
+    if pin is not None:
+        atomic_write(_pin_path(directory, pin), name.encode(), 0o600)
+    return name
+
+
+def get(directory: Path, name: str) -> dict[str, Any]:
+    """Return the plan of a digest, a unique digest prefix (8 or more digits), or a pin.
+
+    Raises: ConfigError(unknown_plan).
+    """
+    data = (directory / f"{resolve(directory, name)}.json").read_bytes()
+    plan = json.loads(data)
+    assert isinstance(plan, dict)
+    return plan
+
+
+def resolve(directory: Path, name: str) -> str:
+    """Return the digest that a digest, prefix or pin stands for."""
+    if is_digest(name) and (directory / f"{name}.json").exists():
+        return name
+    if _PIN.fullmatch(name):
+        pinned = _read_pin(_pin_path(directory, name))
+        if pinned is not None and (directory / f"{pinned}.json").exists():
+            return pinned
+    hits = [digest for digest in _digests(directory) if len(name) >= 8 and digest.startswith(name)]
+    if len(hits) == 1:
+        return hits[0]
+    known = [pin for pins in pins_of(directory).values() for pin in pins]
+    raise ConfigError("unknown_plan", f"plan {name!r}: got no stored plan of that name",
+                      hint=nearest(name, known))
+
+
+def listing(directory: Path) -> tuple[Stored, ...]:
+    """Return every stored plan, newest use first."""
+    pins = pins_of(directory)
+    found: list[Stored] = []
+    for digest in _digests(directory):
+        try:
+            info = os.lstat(directory / f"{digest}.json")
+        except FileNotFoundError:
+            continue
+        found.append(Stored(digest=digest, size_bytes=info.st_size, used_s=info.st_mtime,
+                            pins=tuple(sorted(pins.get(digest, ())))))
+    return tuple(sorted(found, key=lambda item: (-item.used_s, item.digest)))
+
+
+def pins_of(directory: Path) -> dict[str, list[str]]:
+    """Return digest -> pin names."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(directory.glob("*.pin")):
+        digest = _read_pin(path)
+        if digest is not None:
+            found.setdefault(digest, []).append(path.stem)
+    return found
+
+
+def unpin(directory: Path, pin: str) -> None:
+    """Forget a pin; the plan stays until it is old."""
+    try:
+        os.unlink(_pin_path(directory, pin))
+    except FileNotFoundError:
+        known = [name for names in pins_of(directory).values() for name in names]
+        raise ConfigError("unknown_plan", f"pin {pin!r}: got no pin of that name",
+                          hint=nearest(pin, known)) from None
+
+
+def gc(directory: Path, *, older_than_s: float = KEEP_S, now_s: float | None = None) -> tuple[str, ...]:
+    """Remove unpinned plans that were not put again for ``older_than_s``; return digests."""
+    limit = (time.time() if now_s is None else now_s) - older_than_s
+    removed: list[str] = []
+    for item in listing(directory):
+        if item.pins or item.used_s > limit:
+            continue
+        try:
+            os.unlink(directory / f"{item.digest}.json")
+        except FileNotFoundError:
+            continue
+        removed.append(item.digest)
+    return tuple(removed)
+
+
+def _is_same(path: Path, data: bytes) -> bool:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return False
+    with os.fdopen(fd, "rb") as stream:
+        info = os.fstat(fd)
+        private = info.st_uid == os.geteuid() and not info.st_mode & 0o022
+        return stat.S_ISREG(info.st_mode) and private and stream.read(len(data) + 1) == data
+
+
+def _digests(directory: Path) -> list[str]:
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    return sorted(n[:-5] for n in names if n.endswith(".json") and is_digest(n[:-5]))
+
+
+def _pin_path(directory: Path, pin: str) -> Path:
+    if not _PIN.fullmatch(pin):
+        raise ConfigError("value_invalid", f"pin: got {pin!r}, expected letters, digits, '.', '_' or '-'")
+    return directory / f"{pin}.pin"
+
+
+def _read_pin(path: Path) -> str | None:
+    try:
+        text = path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return None
+    return text if is_digest(text) else None

@@ -1,0 +1,53 @@
+"""What a compiled plan depended on, so that a warm start can reuse it.
+
+The compiler looks at paths and variables through this object; a later start with the same
+request compares a few dozen ``lstat`` answers instead of compiling again. Fails closed: any
+difference, or a path that cannot be looked at, means compile again. Used by ``process``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+
+Identity = tuple[int, int, int, int, int] | None
+
+
+class Witness:
+    """Collects looked-at paths and variables during one compilation; then only compares."""
+
+    __slots__ = ("_paths", "_names")
+
+    def __init__(self) -> None:
+        self._paths: dict[str, Identity] = {}
+        self._names: dict[str, str | None] = {}
+
+    def saw(self, *paths: str) -> None:
+        """Remember the identity of paths whose content the plan depends on."""
+        for path in paths:
+            if path not in self._paths:
+                self._paths[path] = identity(path)
+
+    def read_env(self, env: Mapping[str, str], names: Iterable[str]) -> None:
+        """Remember variables whose value the plan depends on."""
+        for name in names:
+            self._names[name] = env.get(name)
+
+    def still_true(self, env: Mapping[str, str]) -> bool:
+        """Tell whether every path and variable is as it was."""
+        for name, value in self._names.items():
+            if env.get(name) != value:
+                return False
+        return all(identity(path) == seen for path, seen in self._paths.items())
+
+    def __len__(self) -> int:
+        return len(self._paths) + len(self._names)
+
+
+def identity(path: str) -> Identity:
+    """Return device, inode, size, mtime and ctime in nanoseconds; None when it is not there."""
+    try:
+        info = os.lstat(path)
+    except OSError:
+        return None
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
