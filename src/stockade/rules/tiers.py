@@ -1,0 +1,114 @@
+"""Tiers, caller classes and the defaults of each class.
+
+Owns: the order of the tiers, the spellings accepted on input, the table that ``tier="auto"``
+reads. Fails closed: an unknown tier or class is an error, never a default.
+Read next: ``stockade.rules.promises`` (what a tier promises), ``stockade.rules.settings``
+(where configuration may change a row).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from types import MappingProxyType
+
+from stockade.errors import ConfigError, nearest
+
+AUTO = "auto"
+
+
+class Tier(IntEnum):
+    """A named set of promises; a higher tier holds every promise of the lower ones."""
+
+    OFF = 0
+    STANDARD = 1
+    GUARDED = 2
+    STRICT = 3
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+ALL_TIERS = (Tier.STANDARD, Tier.GUARDED, Tier.STRICT)
+
+# "cc" is an old name of guarded: accepted, never printed.
+_SPELLINGS = MappingProxyType({**{str(t): t for t in Tier}, "cc": Tier.GUARDED})
+
+
+def parse(text: str) -> Tier:
+    """Return the tier of that name.
+
+    Args: text: ``off``, ``standard``, ``guarded``, ``strict`` or the old name ``cc``.
+    Raises: ConfigError ``unknown_tier``.
+    """
+    tier = _SPELLINGS.get(text)
+    if tier is None:
+        known = [str(t) for t in Tier]
+        raise ConfigError("unknown_tier", f"tier {text!r}: expected one of {', '.join(known)}",
+                          hint=nearest(text, [*known, AUTO]))
+    return tier
+
+
+def parse_or_auto(text: str) -> Tier | None:
+    """Return the tier of that name, or None for ``auto`` (the class row decides)."""
+    return None if text == AUTO else parse(text)
+
+
+class Caller(StrEnum):
+    """Who chose the argv."""
+
+    OPERATOR = "operator"
+    FIRST_PARTY = "first_party"
+    AGENT = "agent"
+    APP = "app"
+    MCP_SERVER = "mcp_server"
+    REPOSITORY = "repository"
+    GENERATED = "generated"
+    DOCUMENT = "document"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassRow:
+    """Defaults of one caller class. ``quarantine``: new persistence points are moved away."""
+
+    tier: Tier
+    net: str
+    why: str
+    quarantine: bool = False
+
+
+_HOSTILE = "hostile input; a profile (npm, pip, cargo) adds what an install needs"
+
+CALLERS = MappingProxyType({
+    Caller.OPERATOR: ClassRow(
+        tier=Tier.GUARDED, net="host",
+        why="safe enough to type in front of anything, loose enough that nothing breaks"),
+    Caller.AGENT: ClassRow(
+        tier=Tier.GUARDED, net="host",
+        why="works like the user over git and ssh-agent; credentials only by profile"),
+    Caller.MCP_SERVER: ClassRow(
+        tier=Tier.STRICT, net="host",
+        why="somebody else's program; what it needs is in its profile or declared environment"),
+    Caller.APP: ClassRow(
+        tier=Tier.STANDARD, net="host",
+        why="the gateway's own apps; dangerous steps go through the broker"),
+    Caller.REPOSITORY: ClassRow(tier=Tier.STRICT, net="none", why=_HOSTILE, quarantine=True),
+    Caller.GENERATED: ClassRow(tier=Tier.STRICT, net="none", why=_HOSTILE, quarantine=True),
+    Caller.DOCUMENT: ClassRow(tier=Tier.STRICT, net="none", why=_HOSTILE, quarantine=True),
+    Caller.FIRST_PARTY: ClassRow(tier=Tier.STANDARD, net="host", why="our own argv"),
+})
+
+# The network of a tier that the caller named, when neither the request nor a profile said one.
+TIER_NET = MappingProxyType({
+    Tier.OFF: "host", Tier.STANDARD: "host", Tier.GUARDED: "host", Tier.STRICT: "none",
+})
+
+
+def parse_caller(text: str) -> Caller:
+    """Return the caller class of that name. Raises: ConfigError ``unknown_caller``."""
+    try:
+        return Caller(text)
+    except ValueError:
+        known = [str(c) for c in Caller]
+        raise ConfigError("unknown_caller", f"caller class {text!r}: expected one of {', '.join(known)}",
+                          hint=nearest(text, known)) from None
