@@ -29,8 +29,8 @@ FACTS = frozenset({
 })
 
 _ALL = frozenset(ALL_TIERS)
-_GUARDED_UP = frozenset({Tier.GUARDED, Tier.STRICT})
-_STRICT = frozenset({Tier.STRICT})
+_GUARDED_UP = frozenset({Tier.guarded, Tier.strict})
+_STRICT = frozenset({Tier.strict})
 _NONE: frozenset[Tier] = frozenset()
 
 
@@ -81,9 +81,9 @@ PROMISES: tuple[Promise, ...] = (
         tiers=_ALL, lists=("env-secrets", "token-shapes", "env-allow"),
         # init_protected: the box's init starts with the caller's whole environment in memory.
         needs=(("env_filtered", "init_protected"),),
-        notes=((Tier.STANDARD, "filtered by name"),
-               (Tier.GUARDED, "also by value: known token shapes"),
-               (Tier.STRICT, "allow-list and profile"))),
+        notes=((Tier.standard, "filtered by name"),
+               (Tier.guarded, "also by value: known token shapes"),
+               (Tier.strict, "allow-list and profile"))),
     Promise(
         id="env.injection",
         statement="variables that make a program load foreign code are absent unless granted",
@@ -153,9 +153,9 @@ PROMISES: tuple[Promise, ...] = (
         statement="listed control sockets, and path sockets under home, /run, /tmp and in directories "
                   "that hold one at start, are out of reach unless granted",
         tiers=_ALL, lists=("sockets", "grants"), needs=(("mounts", "sockets_covered", "fds_closed"),),
-        notes=((Tier.STANDARD, "ssh-agent is granted by default"),
-               (Tier.GUARDED, "ssh-agent is granted by default"),
-               (Tier.STRICT, "every path socket outside the grants"))),
+        notes=((Tier.standard, "ssh-agent is granted by default"),
+               (Tier.guarded, "ssh-agent is granted by default"),
+               (Tier.strict, "every path socket outside the grants"))),
     Promise(
         id="kernel.surface",
         statement="no new privileges, capabilities, namespaces, mounts, setuid bits or keyrings; no bpf, "
@@ -208,4 +208,4 @@ def effective_tier(kept: Iterable[str], *, namespaces: bool = True) -> Tier:
     for tier in reversed(ALL_TIERS):
         if all(p.id in have for p in required(tier, namespaces=namespaces)):
             return tier
-    return Tier.OFF
+    return Tier.off

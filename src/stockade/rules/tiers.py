@@ -20,19 +20,19 @@ AUTO = "auto"
 class Tier(IntEnum):
     """A named set of promises; a higher tier holds every promise of the lower ones."""
 
-    OFF = 0
-    STANDARD = 1
-    GUARDED = 2
-    STRICT = 3
+    off = 0
+    standard = 1
+    guarded = 2
+    strict = 3
 
     def __str__(self) -> str:
-        return self.name.lower()
+        return self.name
 
 
-ALL_TIERS = (Tier.STANDARD, Tier.GUARDED, Tier.STRICT)
+ALL_TIERS = (Tier.standard, Tier.guarded, Tier.strict)
 
 # "cc" is an old name of guarded: accepted, never printed.
-_SPELLINGS = MappingProxyType({**{str(t): t for t in Tier}, "cc": Tier.GUARDED})
+_SPELLINGS = MappingProxyType({**{str(t): t for t in Tier}, "cc": Tier.guarded})
 
 
 def parse(text: str) -> Tier:
@@ -81,26 +81,26 @@ _HOSTILE = "hostile input; a profile (npm, pip, cargo) adds what an install need
 
 CALLERS = MappingProxyType({
     Caller.OPERATOR: ClassRow(
-        tier=Tier.GUARDED, net="host",
+        tier=Tier.guarded, net="host",
         why="safe enough to type in front of anything, loose enough that nothing breaks"),
     Caller.AGENT: ClassRow(
-        tier=Tier.GUARDED, net="host",
+        tier=Tier.guarded, net="host",
         why="works like the user over git and ssh-agent; credentials only by profile"),
     Caller.MCP_SERVER: ClassRow(
-        tier=Tier.STRICT, net="host",
+        tier=Tier.strict, net="host",
         why="somebody else's program; what it needs is in its profile or declared environment"),
     Caller.APP: ClassRow(
-        tier=Tier.STANDARD, net="host",
+        tier=Tier.standard, net="host",
         why="the gateway's own apps; dangerous steps go through the broker"),
-    Caller.REPOSITORY: ClassRow(tier=Tier.STRICT, net="none", why=_HOSTILE, quarantine=True),
-    Caller.GENERATED: ClassRow(tier=Tier.STRICT, net="none", why=_HOSTILE, quarantine=True),
-    Caller.DOCUMENT: ClassRow(tier=Tier.STRICT, net="none", why=_HOSTILE, quarantine=True),
-    Caller.FIRST_PARTY: ClassRow(tier=Tier.STANDARD, net="host", why="our own argv"),
+    Caller.REPOSITORY: ClassRow(tier=Tier.strict, net="none", why=_HOSTILE, quarantine=True),
+    Caller.GENERATED: ClassRow(tier=Tier.strict, net="none", why=_HOSTILE, quarantine=True),
+    Caller.DOCUMENT: ClassRow(tier=Tier.strict, net="none", why=_HOSTILE, quarantine=True),
+    Caller.FIRST_PARTY: ClassRow(tier=Tier.standard, net="host", why="our own argv"),
 })
 
 # The network of a tier that the caller named, when neither the request nor a profile said one.
 TIER_NET = MappingProxyType({
-    Tier.OFF: "host", Tier.STANDARD: "host", Tier.GUARDED: "host", Tier.STRICT: "none",
+    Tier.off: "host", Tier.standard: "host", Tier.guarded: "host", Tier.strict: "none",
 })
 
 
