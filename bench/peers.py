@@ -1,0 +1,115 @@
+"""The peers that the launcher is measured against, given an equivalent policy.
+
+Owns: the translation of a plan into a bubblewrap command line, row by row, so
+that both build the same file system; and the minimal helper. What bubblewrap
+has no word for (Landlock, seccomp, whiteouts, the guard watch, the receipt) is
+left out in its favour.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from measure import Contestant
+
+UNSHARE = {
+    "user": "--unshare-user", "pid": "--unshare-pid", "ipc": "--unshare-ipc",
+    "uts": "--unshare-uts", "cgroup": "--unshare-cgroup", "net": "--unshare-net",
+}  # fmt: skip
+
+
+def resolve(path: str, binds: Mapping[str, str]) -> str:
+    """Put the parameters of a plan in place."""
+    if not path.startswith("@"):
+        return path
+    name, _, rest = path[1:].partition("/")
+    return f"{binds[name]}/{rest}".rstrip("/") if rest else binds[name]
+
+
+def bind_args(row: Mapping[str, Any], source: str, target: str) -> list[str]:
+    """A bind row, read-only or not, optional or not."""
+    if row["optional"] and not os.path.lexists(source):
+        return []
+    return ["--ro-bind" if "ro" in row["attrs"] else "--bind", source, target]
+
+
+def overlay_args(row: Mapping[str, Any], source: str, target: str) -> list[str]:
+    """The nearest that bubblewrap has: the directory, and an empty mount over each hidden name that exists."""
+    args = ["--ro-bind", source, target]
+    for name in row["hide"]:
+        path = os.path.join(source, name)
+        if os.path.isdir(path):
+            args += ["--tmpfs", os.path.join(target, name)]
+        elif os.path.lexists(path):
+            args += ["--ro-bind", "/dev/null", os.path.join(target, name)]
+    return args
+
+
+def row_args(row: Mapping[str, Any], binds: Mapping[str, str], files: list[int]) -> list[str]:
+    """One row of the plan in bubblewrap's words."""
+    target = resolve(row["target"], binds)
+    source = resolve(row["source"], binds) if row.get("source") else ""
+    match row["kind"]:
+        case "bind":
+            return bind_args(row, source, target)
+        case "overlay":
+            return overlay_args(row, source, target)
+        case "cache":
+            return ["--bind", resolve(row["upper"], binds), target]
+        case "tmpfs":
+            # bubblewrap's root is a tmpfs already
+            return [] if target == "/" else ["--tmpfs", target]
+        case "dir":
+            return ["--dir", target]
+        case "symlink":
+            return ["--symlink", row["to"], target]
+        case "file":
+            files.append(memory_file(row["content"]))
+            return ["--file", str(files[-1]), target]
+        case "proc":
+            return ["--proc", target]
+        case "dev":
+            return ["--dev", target]
+        case "seal":
+            return ["--remount-ro", target]
+    raise ValueError(f"bench_row: translation of a row: got kind '{row['kind']}', expected a known one")
+
+
+def memory_file(content: str) -> int:
+    """A descriptor that bubblewrap reads a file's content from; rewound before each run."""
+    fd = os.memfd_create("bench", 0)
+    os.write(fd, content.encode())
+    os.set_inheritable(fd, True)
+    return fd
+
+
+def depth(target: str) -> int:
+    """Number of components, as the launcher sorts."""
+    return len([part for part in target.split("/") if part])
+
+
+def bubblewrap(plan: Mapping[str, Any], binds: Mapping[str, str], command: Sequence[str], env: Mapping[str, str]) -> Contestant:
+    """Bubblewrap with the same namespaces, mounts and guards as the plan."""
+    program = shutil.which("bwrap")
+    if program is None:
+        raise RuntimeError("bench_peer: search of bubblewrap: got nothing on PATH, expected bwrap (hint: make setup)")
+    files: list[int] = []
+    args = [program, "--die-with-parent", *[UNSHARE[name] for name in plan["namespaces"] if name in UNSHARE]]
+    rows = sorted(plan["mounts"], key=lambda row: (row["kind"] == "seal", depth(resolve(row["target"], binds))))
+    for row in rows:
+        args += row_args(row, binds, files)
+    for guard in plan["guards"]:
+        path = resolve(guard["path"], binds)
+        args += ["--ro-bind" if guard["read_only"] else "--bind", path, path]
+    args += ["--chdir", resolve(plan["cwd"], binds), "--", *command]
+    return Contestant(argv=args, env=env, rewind=tuple(files))
+
+
+def minimal(helper: Path, hidden: Sequence[Path], net: bool, command: Sequence[str], env: Mapping[str, str]) -> Contestant:
+    """The minimal static helper with ten masks."""
+    flags = ["-n"] if net else []
+    return Contestant(argv=[str(helper), *flags, *map(str, hidden), "--", *command], env=env)
