@@ -36,7 +36,9 @@ def reap(pid: int, argv: Sequence[str]) -> None:
     """Wait for one run; stop the benchmark when it failed."""
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if status != 0:
-        raise RuntimeError(f"bench_failed: run of '{argv[0]}': got status {status}, expected 0: {' '.join(argv)[:2000]}")
+        raise RuntimeError(
+            f"bench_failed: run of '{argv[0]}': got status {status}, expected 0: {' '.join(argv)[:2000]}"
+        )
 
 
 def once(contestant: Contestant) -> float:

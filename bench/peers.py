@@ -8,9 +8,11 @@ left out in its favour.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +94,38 @@ def depth(target: str) -> int:
     return len([part for part in target.split("/") if part])
 
 
-def bubblewrap(plan: Mapping[str, Any], binds: Mapping[str, str], command: Sequence[str], env: Mapping[str, str]) -> Contestant:
-    """Bubblewrap with the same namespaces, mounts and guards as the plan."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One stored launch line of the product, taken apart."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    plan: Mapping[str, Any]
+    binds: Mapping[str, str]
+    command: Sequence[str]
+
+    def contestant(self) -> Contestant:
+        """The launch line itself."""
+        return Contestant(argv=self.argv, env=self.env)
+
+
+def take_apart(argv: Sequence[str], env: Mapping[str, str]) -> Launch:
+    """Read the plan and the parameters that a launch line names."""
+    end = argv.index("--")
+    options = list(zip(argv[1:end], argv[2:end], strict=False))
+    named = {name: value for name, value in options if name.startswith("--")}
+    binds = dict(value.split("=", 1) for name, value in options if name == "--bind")
+    plan = json.loads((Path(named["--plan-store"]) / f"{named['--plan']}.json").read_text())
+    return Launch(argv=list(argv), env=dict(env), plan=plan, binds=binds, command=list(argv[end + 1 :]))
+
+
+def bubblewrap(launch: Launch, *, files_too: bool = True) -> Contestant:
+    """Bubblewrap with the same namespaces, mounts and guards as the plan.
+
+    ``files_too=False`` leaves the generated files out: their descriptors have
+    one offset each and cannot serve two runs at once.
+    """
+    plan, binds = launch.plan, launch.binds
     program = shutil.which("bwrap")
     if program is None:
         raise RuntimeError("bench_peer: search of bubblewrap: got nothing on PATH, expected bwrap (hint: make setup)")
@@ -101,15 +133,18 @@ def bubblewrap(plan: Mapping[str, Any], binds: Mapping[str, str], command: Seque
     args = [program, "--die-with-parent", *[UNSHARE[name] for name in plan["namespaces"] if name in UNSHARE]]
     rows = sorted(plan["mounts"], key=lambda row: (row["kind"] == "seal", depth(resolve(row["target"], binds))))
     for row in rows:
-        args += row_args(row, binds, files)
+        if files_too or row["kind"] != "file":
+            args += row_args(row, binds, files)
     for guard in plan["guards"]:
         path = resolve(guard["path"], binds)
         args += ["--ro-bind" if guard["read_only"] else "--bind", path, path]
-    args += ["--chdir", resolve(plan["cwd"], binds), "--", *command]
-    return Contestant(argv=args, env=env, rewind=tuple(files))
+    args += ["--chdir", resolve(plan["cwd"], binds), "--", *launch.command]
+    return Contestant(argv=args, env=launch.env, rewind=tuple(files))
 
 
-def minimal(helper: Path, hidden: Sequence[Path], net: bool, command: Sequence[str], env: Mapping[str, str]) -> Contestant:
+def minimal(
+    helper: Path, hidden: Sequence[Path], net: bool, command: Sequence[str], env: Mapping[str, str]
+) -> Contestant:
     """The minimal static helper with ten masks."""
     flags = ["-n"] if net else []
     return Contestant(argv=[str(helper), *flags, *map(str, hidden), "--", *command], env=env)

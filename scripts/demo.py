@@ -106,7 +106,11 @@ def plant_tree(tree: Path, tokens: dict[str, str], home: Path) -> None:
     shutil.copytree(EXAMPLE, tree, ignore=shutil.ignore_patterns("node_modules"))
     (tree / ".env").write_text(f"DATABASE_PASSWORD={tokens['dotenv']}\n")
     env = {"PATH": os.environ["PATH"], "HOME": str(home)}
-    for argv in (["git", "init", "-q", "-b", "main"], ["git", "add", "package.json"], ["git", "commit", "-qm", "Start"]):
+    for argv in (
+        ["git", "init", "-q", "-b", "main"],
+        ["git", "add", "package.json"],
+        ["git", "commit", "-qm", "Start"],
+    ):
         subprocess.run(argv, cwd=tree, env=env, check=True, stdin=subprocess.DEVNULL)
 
 
@@ -155,7 +159,9 @@ def fixture(base: Path, label: str) -> Iterator[Fixture]:
     plant_home(home, tokens)
     plant_tree(tree, tokens, home)
     bystander = subprocess.Popen(
-        [sys.executable, "-I", "-c", BYSTANDER], env={"BYSTANDER_SECRET": tokens["process_environ"]}, stdin=subprocess.DEVNULL
+        [sys.executable, "-I", "-c", BYSTANDER],
+        env={"BYSTANDER_SECRET": tokens["process_environ"]},
+        stdin=subprocess.DEVNULL,
     )
     try:
         with sockets(home, label, tokens, visits) as addresses:
@@ -169,9 +175,23 @@ def fixture(base: Path, label: str) -> Iterator[Fixture]:
 
 def environment(world: Fixture) -> dict[str, str]:
     """The environment of a person with cloud credentials in the shell."""
-    keep = ("PATH", "LANG", "TERM", "SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy")
+    keep = (
+        "PATH",
+        "LANG",
+        "TERM",
+        "SSL_CERT_FILE",
+        "NODE_EXTRA_CA_CERTS",
+        "HTTPS_PROXY",
+        "HTTP_PROXY",
+        "NO_PROXY",
+        "https_proxy",
+    )
     env = {name: os.environ[name] for name in keep if name in os.environ}
-    env |= {"HOME": str(world.home), "STOCKADE_HOME": str(world.state), "AWS_SECRET_ACCESS_KEY": world.tokens["env_secret"]}
+    env |= {
+        "HOME": str(world.home),
+        "STOCKADE_HOME": str(world.state),
+        "AWS_SECRET_ACCESS_KEY": world.tokens["env_secret"],
+    }
     return env
 
 
@@ -203,7 +223,12 @@ def host_effects(world: Fixture) -> dict[str, str | None]:
         "container_socket": world.visits["container_socket"] > 0,
         "abstract_socket": world.visits["abstract_socket"] > 0,
     }
-    words = {"daemon": "still running", "kill_process": "killed", "container_socket": "connected", "abstract_socket": "connected"}
+    words = {
+        "daemon": "still running",
+        "kill_process": "killed",
+        "container_socket": "connected",
+        "abstract_socket": "connected",
+    }
     return {name: words.get(name, "written") if hit else None for name, hit in seen.items()}
 
 
@@ -211,7 +236,9 @@ def judge(world: Fixture) -> tuple[dict[str, str | None], dict[str, str | None]]
     """Return what each attempt achieved, and the error that each one saw."""
     loot_file = world.tree / "loot.json"
     if not loot_file.exists():
-        raise SystemExit("demo: the postinstall did not run: got no loot.json, expected one (hint: does npm run install scripts here?)")
+        raise SystemExit(
+            "demo: the postinstall did not run: got no loot.json, expected one (hint: does npm run install scripts here?)"
+        )
     loot = json.loads(loot_file.read_text())
     got = host_effects(world)
     for name, _, _ in ATTEMPTS:
@@ -300,13 +327,22 @@ def report(bare: Installed, strict: Installed, receipt: dict[str, Any], used: st
         print(f"  {text:34}{without:16}{verdict:26.25}{promise}")
     worked = sum(1 for value in bare.got.values() if value)
     print(f"\n  attacks that worked   bare {worked} of {len(ATTEMPTS)}   strict {len(escaped)} of {len(ATTEMPTS)}")
-    print(f"  npm ci                bare {bare.packages} packages in {bare.seconds:.1f} s   strict {strict.packages} packages in {strict.seconds:.1f} s")
+    print(
+        f"  npm ci                bare {bare.packages} packages in {bare.seconds:.1f} s   strict {strict.packages} packages in {strict.seconds:.1f} s"
+    )
     print(f"  packages used inside  {used}")
-    print(f"  receipt               effective tier {receipt['effective_tier']} · kept {receipt['kept']} of {receipt['of']} · net {receipt['net']}")
+    print(
+        f"  receipt               effective tier {receipt['effective_tier']} · kept {receipt['kept']} of {receipt['of']} · net {receipt['net']}"
+    )
     kept = [promise["id"] for promise in receipt["promises"] if promise["state"] == "kept"]
     for start in range(0, len(kept), 5):
         print(f"  {'promises kept' if start == 0 else '':22}{' '.join(kept[start : start + 5])}")
-    good = not escaped and receipt["effective_tier"] == "strict" and strict.packages == bare.packages and used.endswith("ok")
+    good = (
+        not escaped
+        and receipt["effective_tier"] == "strict"
+        and strict.packages == bare.packages
+        and used.endswith("ok")
+    )
     return 0 if good else 1
 
 

@@ -85,7 +85,10 @@ def errors_page() -> str:
         "The status is that of `stockade run`; a child's own 125 is told apart by the receipt.\n",
         "| code | meaning | what helps | status |",
         "|---|---|---|---|",
-        *[f"| `{name}` | {cell(code.meaning)} | {cell(code.hint)} | {code.exit} |" for name, code in sorted(CODES.items())],
+        *[
+            f"| `{name}` | {cell(code.meaning)} | {cell(code.hint)} | {code.exit} |"
+            for name, code in sorted(CODES.items())
+        ],
     ]
     return "\n".join(lines) + "\n"
 

@@ -1,0 +1,305 @@
+"""The rows of the spawn table: what is measured against which budget.
+
+Owns: one function for each budget. Every row names its measured figure, its
+budget and the verdict; rows without a budget are there to read the others by.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from measure import Contestant, at_once, interleave, interleave_calls, throughput
+from peers import Launch, bubblewrap, minimal, take_apart
+
+MASKS = 10
+BIG_HOME = 100_000
+GRANTS = (0, 100, 400, 1000)
+LIVE_BOXES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the table."""
+
+    what: str
+    measured: str
+    budget: str = ""
+    verdict: str = ""
+    values: dict[str, float]
+
+    def text(self) -> str:
+        """The line for a person who waits."""
+        return f"{self.what}: {self.measured}{f' (budget {self.budget})' if self.budget else ''} {self.verdict}"
+
+    def as_json(self) -> dict[str, Any]:
+        """The line for a file."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """The directories of one caller."""
+
+    base: Path
+    home: Path
+    workspace: Path
+    masks: tuple[Path, ...]
+    env: dict[str, str]
+
+    @classmethod
+    def make(cls, where: Path, base: Path) -> World:
+        """Make them, with the few files that an ordinary home has."""
+        home, workspace, state = where / "home", where / "workspace", where / "state"
+        masks = tuple(where / f"mask{index}" for index in range(MASKS))
+        for path in (home, workspace, state, *masks):
+            path.mkdir(mode=0o700)
+        for index in range(10):
+            (home / f"file{index}").write_text("x")
+        env = {
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+            "HOME": str(home),
+            "STOCKADE_HOME": str(state),
+        }
+        return cls(base=base, home=home, workspace=workspace, masks=masks, env=env)
+
+    @property
+    def noop(self) -> str:
+        """The static command that does nothing."""
+        return str(self.base / "bench" / "build" / "noop")
+
+    def launch(self, *, command: Sequence[str] = (), env: dict[str, str] | None = None, **request: Any) -> Launch:
+        """Compile a request and take its launch line apart."""
+        import stockade
+
+        wrapped = stockade.wrap(
+            list(command) or [self.noop],
+            caller="generated",
+            cwd=str(self.workspace),
+            write=[str(self.workspace)],
+            env=env or self.env,
+            **request,
+        )
+        return take_apart(wrapped.argv, wrapped.env)
+
+
+def limited(what: str, value: float, limit: float, unit: str, values: dict[str, float], detail: str = "") -> Row:
+    """A row whose figure must not exceed its budget."""
+    text = f"{value:.2f} {unit}".strip() + (f" ({detail})" if detail else "")
+    return Row(
+        what=what,
+        measured=text,
+        budget=f"≤ {limit:g} {unit}".strip(),
+        verdict="ok" if value <= limit else "FAIL",
+        values=values,
+    )
+
+
+def at_least(what: str, value: float, limit: float, unit: str, values: dict[str, float], detail: str = "") -> Row:
+    """A row whose figure must reach its budget."""
+    text = f"{value:.2f} {unit}".strip() + (f" ({detail})" if detail else "")
+    return Row(
+        what=what,
+        measured=text,
+        budget=f"≥ {limit:g} {unit}".strip(),
+        verdict="ok" if value >= limit else "FAIL",
+        values=values,
+    )
+
+
+def spawn_rows(world: World, runs: int) -> Iterator[Row]:
+    """A no-op at strict without network and at standard with the host's, against both peers."""
+    for tier, net, limit in (("strict", "none", 0.60), ("standard", "host", 0.45)):
+        launch = world.launch(tier=tier, net=net)
+        times = interleave(
+            {
+                "bare": Contestant(argv=[world.noop], env=world.env),
+                "stockade": launch.contestant(),
+                "bubblewrap": bubblewrap(launch),
+                "minimal": minimal(
+                    world.base / "bench" / "build" / "minimal_helper",
+                    world.masks,
+                    net == "none",
+                    [world.noop],
+                    world.env,
+                ),
+            },
+            runs,
+        )
+        detail = " / ".join(f"{name} {value:.2f} ms" for name, value in times.items())
+        yield limited(
+            f"{tier}, net {net}: no-op over bubblewrap",
+            times["stockade"] / times["bubblewrap"],
+            limit,
+            "×",
+            times,
+            detail,
+        )
+        if tier == "strict":
+            yield limited(
+                f"{tier}, net {net}: no-op over the minimal helper",
+                times["stockade"] / times["minimal"],
+                1.8,
+                "×",
+                times,
+            )
+
+
+def home_row(world: World, runs: int) -> Row:
+    """The same launch with a home of 10 and of 100,000 entries."""
+    big = world.home.parent / "big-home"
+    big.mkdir(mode=0o700)
+    for index in range(BIG_HOME):
+        os.close(os.open(big / f"entry{index}", os.O_CREAT | os.O_WRONLY, 0o600))
+    contestants = {
+        name: world.launch(tier="strict", net="none", env={**world.env, "HOME": str(home)}).contestant()
+        for name, home in (("small", world.home), ("big", big))
+    }
+    times = interleave(contestants, runs)
+    return limited(
+        f"strict: home of {BIG_HOME:,} entries over 10", times["big"] / times["small"], 1.10, "×", times,
+        f"{times['small']:.2f} ms, {times['big']:.2f} ms",
+    )  # fmt: skip
+
+
+def grant_row(world: World, runs: int) -> Row:
+    """The slope of the cost per extra read grant, up to 1,000."""
+    many = world.home.parent / "granted"
+    many.mkdir()
+    paths = []
+    for index in range(GRANTS[-1]):
+        path = many / f"grant{index}"
+        path.write_text("x")
+        paths.append(str(path))
+    contestants = {
+        str(count): world.launch(tier="strict", net="none", read=paths[:count]).contestant() for count in GRANTS
+    }
+    times = interleave(contestants, max(20, runs // 6))
+    slopes = [(times[str(count)] - times["0"]) / count * 1000 for count in GRANTS[1:]]
+    return limited(
+        "strict: cost of one extra grant (0 to 1,000)", slopes[-1], 25, "µs", times,
+        f"at {', '.join(f'{count}: {slope:.1f}' for count, slope in zip(GRANTS[1:], slopes, strict=True))}",
+    )  # fmt: skip
+
+
+def concurrency_rows(world: World, runs: int) -> Iterator[Row]:
+    """Spawns per second with two at a time per core, and 200 at once from 100 threads."""
+    workers = 2 * (os.cpu_count() or 1)
+    seconds = min(4.0, runs / 75)
+    for tier, net, limit in (("standard", "host", 2.0), ("strict", "none", 1.5)):
+        launch = world.launch(tier=tier, net=net)
+        peer = bubblewrap(launch, files_too=False)
+        # In halves, in turn: the load of the machine changes over seconds.
+        ours = theirs = 0.0
+        for _ in range(2):
+            ours += throughput(launch.contestant(), workers, seconds / 2) / 2
+            theirs += throughput(peer, workers, seconds / 2) / 2
+        rates = {"stockade": ours, "bubblewrap": theirs}
+        yield at_least(
+            f"{tier}, net {net}: spawns per second over bubblewrap",
+            ours / theirs,
+            limit,
+            "×",
+            rates,
+            f"{ours:.0f}/s, {theirs:.0f}/s",
+        )
+    failed = at_once(world.launch(tier="strict", net="none").contestant(), threads=100, each=2)
+    yield limited("200 boxes at once from 100 threads: failures", failed, 0, "", {"failed": failed})
+
+
+def python_rows(world: World, runs: int) -> Iterator[Row]:
+    """Import, the command line and a warm call."""
+    source = str(world.base / "src")
+    bare, imported, command = ([sys.executable, "-B", "-c", text] for text in (
+        "pass",
+        f"import sys; sys.path.insert(0, {source!r}); import stockade; stockade.run",
+        f"import sys; sys.path.insert(0, {source!r}); from stockade.cli import main; raise SystemExit(main())",
+    ))  # fmt: skip
+    # Written byte code, as an installed package has; -B keeps the runs from writing it.
+    subprocess.run([sys.executable, "-m", "compileall", "-q", source], check=False, stdout=subprocess.DEVNULL)
+    env = {**world.env, "PATH": world.env["PATH"]}
+    times = interleave(
+        {
+            "bare": Contestant(argv=bare, env=env),
+            "import": Contestant(argv=imported, env=env),
+            "command": Contestant(argv=[*command, "run", "--quiet", "--", "true"], env=env),
+        },
+        max(15, runs // 6),
+    )
+    detail = f"bare interpreter {times['bare']:.1f} ms"
+    yield limited("import stockade over a bare interpreter", times["import"] - times["bare"], 25, "ms", times, detail)
+    yield limited(
+        "stockade run -- true over a bare interpreter", times["command"] - times["bare"], 45, "ms", times, detail
+    )
+    yield foreign_modules(source, env)
+    yield warm_row(world, runs)
+
+
+def foreign_modules(source: str, env: dict[str, str]) -> Row:
+    """Third-party modules that the import brings in."""
+    text = f"import sys; sys.path.insert(0, {source!r}); old = set(sys.modules); import stockade; stockade.run\n"
+    text += "new = {n.partition('.')[0] for n in set(sys.modules) - old} - set(sys.stdlib_module_names) - {'stockade'}; print(len(new))"
+    done = subprocess.run([sys.executable, "-B", "-c", text], env=env, capture_output=True, text=True, check=True)
+    count = int(done.stdout)
+    return limited("third-party modules imported by the core", count, 0, "", {"modules": count})
+
+
+def warm_row(world: World, runs: int) -> Row:
+    """A warm run() of one Sandbox against subprocess.run() of the launcher."""
+    import stockade
+
+    request: dict[str, Any] = {"tier": "strict", "caller": "generated", "net": "none", "write": [str(world.workspace)]}
+    box = stockade.Sandbox(cwd=str(world.workspace), env=world.env, **request)
+    launch = world.launch(tier="strict", net="none")
+    calls: dict[str, Callable[[], object]] = {
+        "run": lambda: box.run([world.noop], check=True),
+        "subprocess": lambda: subprocess.run(launch.argv, env=launch.env, check=True),
+    }
+    times = interleave_calls(calls, runs)
+    detail = f"{times['run']:.2f} ms, {times['subprocess']:.2f} ms"
+    return limited(
+        "warm run() over subprocess.run() of the launcher", times["run"] - times["subprocess"], 0.7, "ms", times, detail
+    )
+
+
+def resident_kb(pid: int) -> int:
+    """Resident memory of one process."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1])
+    return 0
+
+
+def memory_row(world: World) -> Row:
+    """Resident memory of supervisor and init of live boxes."""
+    launch = world.launch(command=[str(world.base / "bench" / "build" / "pause")], tier="strict", net="none")
+    boxes = [
+        subprocess.Popen(launch.argv, env=launch.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for _ in range(LIVE_BOXES)
+    ]
+    totals = []
+    for box in boxes:
+        with box:
+            assert box.stdin and box.stdout and box.stdout.read(1) == b"."
+            init = Path(f"/proc/{box.pid}/task/{box.pid}/children").read_text().split()
+            totals.append(resident_kb(box.pid) + sum(resident_kb(int(pid)) for pid in init))
+            box.stdin.close()
+            box.wait(timeout=30)
+    worst = max(totals) / 1024
+    return limited("resident memory of supervisor and init of a live box", worst, 2, "MB", {"max_mb": worst})
+
+
+def all_rows(world: World, runs: int) -> Iterator[Row]:
+    """Every row, in the order of the table."""
+    yield from spawn_rows(world, runs)
+    yield home_row(world, max(50, runs // 2))
+    yield grant_row(world, runs)
+    yield from concurrency_rows(world, runs)
+    yield from python_rows(world, runs)
+    yield memory_row(world)

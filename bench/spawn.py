@@ -1,0 +1,138 @@
+"""What a spawn costs, side by side with bubblewrap in one run: `make bench`.
+
+Owns: the rows of the table, their budgets, and the two callers (an ordinary
+user and, when started by root, root). Every figure is a median of interleaved
+runs on this machine; a run that fails stops the benchmark. Read next:
+bench/measure.py (how it is timed), bench/peers.py (what "equivalent" means).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from rows import Row, World, all_rows
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+USER = "daemon"  # an account of every Debian; owns nothing that matters
+C_PROGRAMS = ("minimal_helper", "noop", "pause")
+
+
+def build(target: Path) -> None:
+    """Compile the static helpers."""
+    target.mkdir(parents=True, exist_ok=True)
+    for name in C_PROGRAMS:
+        subprocess.run(
+            ["gcc", "-O2", "-static", "-Wall", "-Wextra", "-o", str(target / name), str(HERE / f"{name}.c")], check=True
+        )
+
+
+def publish(base: Path) -> None:
+    """Copy what an ordinary user must be able to read: the package, the launcher, the benchmark."""
+    ignore = shutil.ignore_patterns("__pycache__", "results", "build")
+    shutil.copytree(ROOT / "src", base / "src", ignore=ignore)
+    shutil.copytree(HERE, base / "bench", ignore=ignore)
+    build(base / "bench" / "build")
+    base.chmod(0o755)
+    for path in base.rglob("*"):
+        path.chmod(path.stat().st_mode | (0o555 if path.is_dir() or os.access(path, os.X_OK) else 0o444))
+
+
+@contextlib.contextmanager
+def world(base: Path, name: str) -> Iterator[World]:
+    """Make the home, state home and workspace of one caller."""
+    where = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=base / "worlds"))
+    try:
+        yield World.make(where, base)
+    finally:
+        shutil.rmtree(where, ignore_errors=True)
+
+
+def phase(base: Path, name: str, runs: int) -> list[Row]:
+    """Measure every row as the user of this process."""
+    sys.path.insert(0, str(base / "src"))
+    with world(base, name) as place:
+        rows = []
+        for row in all_rows(place, runs):
+            print(f"  {name:5} {row.text()}", file=sys.stderr, flush=True)
+            rows.append(row)
+        return rows
+
+
+def phase_as(base: Path, user: str, runs: int) -> list[Row]:
+    """Run the phase of an ordinary user in a process of that user."""
+    account = pwd.getpwnam(user)
+    python = "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else sys.executable
+    argv = ["setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups", "--",
+            python, "-B", str(base / "bench" / "spawn.py"), "--phase", str(base), "--runs", str(runs)]  # fmt: skip
+    env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
+    done = subprocess.run(argv, env=env, stdout=subprocess.PIPE, text=True, check=True, cwd="/")
+    return [Row(**row) for row in json.loads(done.stdout)]
+
+
+def measure(user: str, runs: int) -> dict[str, list[Row]]:
+    """Measure as an ordinary user, and as root too when root asks."""
+    base = Path(tempfile.mkdtemp(prefix="stockade-bench-", dir="/var/tmp"))
+    try:
+        publish(base)
+        (base / "worlds").mkdir()
+        (base / "worlds").chmod(0o1777)
+        if os.geteuid() != 0:
+            return {"user": phase(base, "user", runs)}
+        return {"user": phase_as(base, user, runs), "root": phase(base, "root", runs)}
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+
+
+def print_table(results: dict[str, list[Row]]) -> None:
+    """Print the table in Markdown, so that it can be put into a document."""
+    print("| caller | what | measured | budget | |")
+    print("|---|---|---|---|---|")
+    for caller, rows in results.items():
+        for row in rows:
+            print(f"| {caller} | {row.what} | {row.measured} | {row.budget or '-'} | {row.verdict} |")
+
+
+def write_json(path: Path, results: dict[str, list[Row]], runs: int) -> None:
+    """Keep the figures, with the machine they belong to."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    bwrap = subprocess.run(["bwrap", "--version"], capture_output=True, text=True, check=False).stdout.strip()
+    document = {
+        "schema": "stockade.bench.v1", "runs": runs, "kernel": platform.release(), "cpus": os.cpu_count(), "peer": bwrap,
+        "results": {caller: [row.as_json() for row in rows] for caller, rows in results.items()},
+    }  # fmt: skip
+    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def main() -> int:
+    """Measure, print, keep; status 1 when a budget is missed."""
+    parser = argparse.ArgumentParser(description="Measure spawning side by side with bubblewrap.")
+    parser.add_argument("--runs", type=int, default=300, help="runs of each contestant (default 300)")
+    parser.add_argument(
+        "--as-user", default=USER, help=f"ordinary account to measure as when started by root (default {USER})"
+    )
+    parser.add_argument("--json", type=Path, default=HERE / "results" / "spawn.json", help="where the figures go")
+    parser.add_argument("--phase", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.phase:
+        json.dump([row.as_json() for row in phase(options.phase, "user", options.runs)], sys.stdout)
+        return 0
+    results = measure(options.as_user, options.runs)
+    print_table(results)
+    write_json(options.json, results, options.runs)
+    return 1 if any(row.verdict == "FAIL" for rows in results.values() for row in rows) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
