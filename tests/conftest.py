@@ -1,0 +1,87 @@
+"""Set-up of the attack and integration tests, and the rule about skips.
+
+Owns the session's stage (copies and hostile programs), its two callers and the check that every
+skip is a known gap of this host. Fails closed: a skip that is not on the list fails the run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from requirements import KNOWN_GAPS
+from support import actors, builders
+
+CALLERS = ("user", "root")
+_UNKNOWN_SKIPS: list[str] = []
+
+
+@pytest.fixture(scope="session")
+def stage() -> Iterator[builders.Stage]:
+    """The readable copy of the product and the built hostile programs."""
+    import shutil
+
+    actors.remove_dead_accounts()
+    made = builders.make_stage()
+    yield made
+    shutil.rmtree(made.root)
+
+
+@pytest.fixture(scope="session")
+def user(stage: builders.Stage) -> Iterator[actors.Actor]:
+    """An ordinary account with its own home."""
+    made = actors.make_user(stage)
+    yield made
+    actors.drop_actor(made)
+
+
+@pytest.fixture(scope="session")
+def root(stage: builders.Stage) -> Iterator[actors.Actor]:
+    """Root with a fixture home."""
+    made = actors.make_root(stage)
+    yield made
+    actors.drop_actor(made)
+
+
+@pytest.fixture(params=CALLERS)
+def actor(request: pytest.FixtureRequest) -> actors.Actor:
+    """Each caller in turn; a run that is not root has no root caller."""
+    if request.param == "root" and os.geteuid() != 0:
+        gap("no_root_caller")
+    made: actors.Actor = request.getfixturevalue(request.param)
+    return made
+
+
+def gap(gap_id: str) -> None:
+    """Skip for a known gap of this host; any other reason to skip fails the run."""
+    pytest.skip(f"known gap {gap_id}: {KNOWN_GAPS[gap_id]}")
+
+
+def _reason_of(report: Any) -> str:
+    longrepr = report.longrepr
+    return str(longrepr[2] if isinstance(longrepr, tuple) else longrepr)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Remember each skip that the list of known gaps does not explain."""
+    if report.skipped and not hasattr(report, "wasxfail"):
+        reason = _reason_of(report).removeprefix("Skipped: ")
+        if not any(reason.startswith(f"known gap {gap_id}:") for gap_id in KNOWN_GAPS):
+            _UNKNOWN_SKIPS.append(f"{report.nodeid}: {reason}")
+    elif hasattr(report, "wasxfail"):
+        _UNKNOWN_SKIPS.append(f"{report.nodeid}: expected failures are not allowed ({report.wasxfail})")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say which skips failed the run."""
+    for line in _UNKNOWN_SKIPS:
+        terminalreporter.write_line(f"skip outside the known gaps: {line}", red=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A run with an unexplained skip is a failed run."""
+    if _UNKNOWN_SKIPS and session.exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

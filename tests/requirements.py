@@ -1,0 +1,138 @@
+"""The manifest: every statement the suite has to show, as id, sentence and source.
+
+Owns the ids that tests carry with ``@requirement("id")``. Fails closed: an unknown id is an
+error at import, an id without a test and a test without an id fail
+``tests/test_requirements.py``. What belongs to a later milestone is listed in ``DEFERRED`` with
+the milestone's subject; it is neither skipped nor forgotten. Read next: ``conftest.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """One statement, where it comes from and, when it is for later, whose subject it is."""
+
+    id: str
+    sentence: str
+    source: str
+    deferred_to: str | None = None
+
+
+def _promise(promise_id: str, sentence: str) -> Requirement:
+    return Requirement(id=promise_id, sentence=sentence, source="promise table")
+
+
+def _field(field_id: str, sentence: str, source: str) -> Requirement:
+    return Requirement(id=field_id, sentence=sentence, source=source)
+
+
+def _later(later_id: str, sentence: str, subject: str) -> Requirement:
+    return Requirement(id=later_id, sentence=sentence, source="field reports", deferred_to=subject)
+
+
+PROMISES = (
+    _promise("env.secrets", "secret variables are absent unless granted, also through /proc of any box process"),
+    _promise("env.injection", "variables that make a program load foreign code are absent unless granted"),
+    _promise("fs.own_state", "keys of the state home cannot be read; state, configuration and package cannot be changed"),
+    _promise("fs.write_roots", "content, names and sizes outside the write roots cannot be changed"),
+    _promise("fs.metadata", "modes, owners, times and attributes outside the write roots cannot be changed"),
+    _promise("fs.credentials", "credential stores cannot be read, whether they exist, appear or are replaced"),
+    _promise("fs.persistence", "persistence points that exist at start cannot be changed or swapped; new ones are reported"),
+    _promise("fs.home", "the home is deny-by-default, also for files created later"),
+    _promise("fs.system", "outside the home only the operating system, toolchains and granted paths are there"),
+    _promise("fs.workspace_secrets", ".env and the like at the top of each root are unreadable unless granted"),
+    _promise("proc.no_control", "host processes and the box's own init cannot be signalled, traced or read"),
+    _promise("proc.invisible", "host processes cannot be listed, their command lines read, or re-prioritised"),
+    _promise("proc.reaped", "when the command ends or the supervisor dies every process of the box is dead"),
+    _promise("ipc.isolated", "SysV and POSIX IPC, shared memory and abstract sockets of the host are out of reach"),
+    _promise("ipc.sockets", "control sockets and path sockets of the host are out of reach unless granted"),
+    _promise("kernel.surface", "no privilege, no new namespaces, mounts or dangerous calls; setuid bits cannot be made"),
+    _promise("tty.injection", "no TIOCSTI, TIOCLINUX or equivalent on the shared terminal"),
+    _promise("net.policy", "the network is exactly what the receipt says"),
+    _promise("limits", "core dumps are off and the requested limits hold with a typed outcome"),
+)
+
+LAUNCHER = (
+    _field("launcher.fault_is_typed", "a fault in any step refuses the launch with that step's code and exit status 125", "launcher design, steps"),
+    _field("launcher.refusal_runs_nothing", "after a refusal the command never ran and no launch record exists", "launcher design, receipts"),
+    _field("launcher.plan_is_verified", "an unsealed, foreign, writable or wrongly named plan is refused", "launcher design, plans"),
+    _field("mechanism.without_landlock", "every promise claimed by mounts and namespaces holds with Landlock switched off", "tiers, second mechanism"),
+    _field("names.alternatives", "a workspace under /tmp and a root caller with another user's checkout work and are guarded", "tiers, defaults"),
+)
+
+FIELD_A = (
+    _field("A.killed_launcher_leaves_nothing", "run in an empty directory, kill -9 the launcher: no new file in the tree, home, /tmp or state home besides the log", "sandbox-runtime 139; codex 18043; KiroCrew 5776"),
+    _field("A.many_spawns_leave_nothing", "after many spawns, a third killed: no leftover mount, temp file, socket, process, lock or descriptor", "KiroCrew 6263, 11789, 3150"),
+    _field("A.exhaustion_is_transient", "a full temp file system, a descriptor limit or ENOMEM is typed transient, recovers by itself and is not cached", "KiroCrew 4219, 6268"),
+)
+
+FIELD_B = (
+    _field("B.secret_aliases", "a secret behind a symlink, hard link, bind alias, .. through a symlink, a late name, a replaced file or a renamed parent stays hidden", "KiroCrew 646, 12641, 12123, 8795"),
+    _field("B.hide_through_symlink", "a hidden path spelled through a symlinked directory does not make every command fail; a symlinked home agrees in both spellings", "claude-code 45451; KiroCrew 11028"),
+    _field("B.odd_cwd", "cwd .., deleted, through /dev/fd, on a file, or the home itself has a defined answer", "sandbox-runtime 79; KiroCrew 6971, 7392"),
+    _field("B.hidden_and_read_only", "a secret inside a directory that is hidden and write-protected stays unreadable", "claude-code 53209"),
+    _field("B.git_layouts", "linked worktree, extensions.worktreeConfig, submodule, bare repository and a non-git directory work and are guarded", "sandbox-runtime 98; claude-code 80278; codex 37318"),
+    _field("B.right_on_file", "a directory-only right on a file does not fail the start; rename across directories of one write root works", "landrun 15, 48; nono 96"),
+    _field("B.move_into_guard", "moving something onto a guarded name or swapping a guarded directory by rename fails", "cplt 455; pmg 446"),
+    _field("B.hard_link_backups", "backups of ordinary files by hard link do not stop spawns", "KiroCrew 10944"),
+    _field("B.host_renames_over", "the host renames over a hidden or guarded file while the box lives: it stays hidden, the guard is put back", "measured"),
+    _field("B.git_without_hooks", "git layouts that run foreign code without hooks are refused or reported", "measured"),
+)
+
+FIELD_C = (
+    _field("C.init_is_out_of_reach", "environ, mem and ptrace of the box's init fail from inside; kill(0, SIGSTOP) leaves the caller's pipeline and the supervisor running", "measured"),
+    _field("C.descriptors_closed", "an open descriptor of the parent is not readable inside, also when close_range is refused", "codex descriptor leak; nsjail 297"),
+    _field("C.no_planted_code", "LD_PRELOAD, sitecustomize, .pth, user site, struct.py in cwd or a planted gcc run nothing before or outside confinement", "KiroCrew 2602, 7168"),
+    _field("C.big_environment", "5,000 variables, a 100 kB value and non-UTF-8 bytes in names pass or are refused typed", "measured"),
+    _field("C.tiocsti_high_bits", "TIOCSTI and TIOCLINUX fail also with high bits set in the request", "bubblewrap 142; CVE-2019-10063"),
+    _field("C.terminal_as_without", "Ctrl-C, Ctrl-Z, resize, job control and no terminal behave as without the box; signal deaths and 0 are kept", "bubblewrap 369; nono 1739; KiroCrew 21"),
+    _field("C.odd_callers", "a caller that ignores SIGCHLD, whose spawning thread exits or which dies early leaves a right answer or nothing", "bubblewrap 692, 705, 633"),
+    _field("C.kernel_side_doors", "a datagram socketpair aimed at a host path and openat2 with a setuid mode fail", "measured"),
+)
+
+FIELD_F = (
+    _field("F.marker_does_not_disable", "a forged marker in the environment does not disable the sandbox", "KiroCrew 277"),
+    _field("F.never_silently_weaker", "a tier the host cannot keep is refused and names the missing promises", "KiroCrew 691"),
+    _field("F.probe_agrees", "probe and run agree, also from another process", "KiroCrew 2652, 8747, 11073"),
+    _field("F.missing_sandbox_is_named", "a missing launcher is said plainly and never reads as a missing command", "KiroCrew 638"),
+    _field("F.policy_fails_closed", "an invalid policy refuses every request; a floor beats every opt-in; an empty allow-list denies", "KiroCrew 3615, 3168; cplt 372"),
+    _field("F.unknown_names", "an unknown option, profile or tier is an error that names the nearest known one", "measured"),
+    _field("F.forged_refusal", "a child that prints the launcher's refusal text and exits 125 is not believed", "KiroCrew"),
+)
+
+DEFERRED = (
+    _later("later.nest.strict_in_standard", "strict asked inside standard is a real narrower box", "nested boxes"),
+    _later("later.nest.foreign", "already inside another sandbox the answer is real or typed", "nested boxes"),
+    _later("later.landlock.backend", "hosts without namespaces keep the non-namespace promises; network rules cover fast open and MPTCP", "landlock backend"),
+    _later("later.D.host_obstacles", "AppArmor, exhausted namespaces, denied mounts, locked flags, stuck mounts each give their own reason", "host obstacles"),
+    _later("later.E.ordinary_tools", "npm, pip, cargo, JVM, Bun, Chromium and the like work at strict with usual grants", "ordinary tools"),
+    _later("later.G.audit", "the log chain survives parallel writers, crashes, rotation and forgery", "audit"),
+    _later("later.H.mcp", "MCP servers of every bad manner are wrapped, probed and reported truthfully", "MCP"),
+    _later("later.net.lists", "a network list lets exactly the named hosts through", "network lists"),
+    _later("later.gateway.delegate", "a delegated spawn matches exactly one pinned shape", "gateway"),
+)
+
+# Gaps of a host that explain a skip. ``conftest.gap`` is the only way to skip.
+KNOWN_GAPS = {
+    "no_root_caller": "the suite runs as an ordinary user; root as a caller needs root",
+    "no_landlock": "this kernel has no Landlock; it is the second mechanism only",
+    "not_x86_64": "this attack exists on x86_64 only (x32, 32-bit entry)",
+}
+
+NOW = PROMISES + LAUNCHER + FIELD_A + FIELD_B + FIELD_C + FIELD_F
+BY_ID = {entry.id: entry for entry in NOW + DEFERRED}
+
+
+def requirement(*ids: str) -> Callable[[Any], Any]:
+    """Mark a test as evidence for the given ids; an unknown id stops the collection."""
+    unknown = [wanted for wanted in ids if wanted not in BY_ID]
+    if unknown or not ids:
+        raise KeyError(f"requirement ids {unknown or 'missing'}: see tests/requirements.py")
+    return pytest.mark.requirement(*ids)

@@ -1,0 +1,117 @@
+#!/usr/bin/python3
+"""Runs as the caller under test and speaks to the product through its public API.
+
+Started with /usr/bin/python3 by ``actors.py`` (an ordinary user cannot read the interpreter of
+the test run). One JSON job in argv[2], the package's parent directory in argv[1]. Modes:
+``run`` (one box, answer as JSON), ``exec`` (become the launcher of a wrapped command, for boxes
+that live while the host acts), ``plan`` (the compiled plan), ``raw`` (a given plan through a
+sealed memfd to the launcher, for mechanisms switched off and for faults).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+
+
+def _refusal(error):
+    names = ("code", "message", "hint", "missing", "remedy", "transient", "reasons")
+    fields = {name: getattr(error, name, None) for name in names}
+    fields["missing"] = [str(item) for item in (fields["missing"] or ())]
+    fields["reasons"] = [str(item) for item in (fields["reasons"] or ())]
+    return {"refused": {**fields, "type": type(error).__name__, "text": str(error)}}
+
+
+def _kwargs(job):
+    given = dict(job.get("kwargs", {}))
+    for name in ("read", "write", "hide", "sockets", "devices", "pass_env", "pass_fds", "accept", "profile"):
+        if name in given and isinstance(given[name], list):
+            given[name] = tuple(given[name])
+    return given
+
+
+def run(job):
+    import stockade
+
+    try:
+        done = stockade.run(job["argv"], input=job.get("input", "").encode(), capture_output=True, **_kwargs(job))
+    except stockade.TimedOut as error:
+        receipt = getattr(error, "receipt", None)
+        return {"timed_out": True, "receipt": _receipt(receipt), "stdout": (error.output or b"").decode("utf-8", "replace")}
+    except stockade.Error as error:
+        return _refusal(error)
+    return {"returncode": done.returncode, "stdout": done.stdout.decode("utf-8", "replace"),
+            "stderr": done.stderr.decode("utf-8", "replace"), "receipt": _receipt(done.receipt)}
+
+
+def _receipt(receipt):
+    if receipt is None:
+        return None
+    text = receipt.to_json()
+    return json.loads(text) if isinstance(text, (str, bytes)) else text
+
+
+def wrapped(job):
+    import stockade
+
+    return stockade.wrap(job["argv"], **_kwargs(job))
+
+
+def plan(job):
+    import stockade
+
+    try:
+        made = wrapped(job)
+    except stockade.Error as error:
+        return _refusal(error)
+    return {"argv": list(made.argv), "env": dict(made.env), "plan": _plan_of(made)}
+
+
+def _plan_of(made):
+    argv = list(made.argv)
+    digest = argv[argv.index("--plan") + 1]
+    store = argv[argv.index("--plan-store") + 1]
+    with open(os.path.join(store, f"{digest}.json"), encoding="utf-8") as handle:
+        return json.load(handle)
+
+
+def become(job):
+    """Replace this process by the launcher: no Python stays between the test and the box."""
+    made = wrapped(job)
+    argv = list(made.argv)
+    if "report_fd" in job:
+        os.set_inheritable(job["report_fd"], True)
+        argv[argv.index("--"):argv.index("--")] = ["--report-fd", str(job["report_fd"])]
+    os.execve(argv[0], argv, dict(made.env))
+
+
+def raw(job):
+    """Hand a plan to the launcher the way the API does: by a sealed memfd."""
+    body = json.dumps(job["plan"], sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    descriptor = os.memfd_create("plan", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.write(descriptor, body)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, job.get("seals", 0xF))
+    os.set_inheritable(descriptor, True)
+    head = [*job.get("before", []), job["launcher"], "--plan-fd", str(descriptor), *job.get("options", [])]
+    if "report_fd" in job:
+        os.set_inheritable(job["report_fd"], True)
+        head += ["--report-fd", str(job["report_fd"])]
+    if "env_size" in job:
+        os.environ.update({f"FILL_{n}": "x" * 64 for n in range(job["env_size"])})
+    argv = [*head, "--", *job["argv"]]
+    os.execv(argv[0], argv)
+
+
+def main():
+    sys.path.insert(0, sys.argv[1])
+    with open(sys.argv[2], encoding="utf-8") if sys.argv[2].startswith("/") else os.fdopen(int(sys.argv[2])) as source:
+        job = json.load(source)
+    mode = {"run": run, "exec": become, "plan": plan, "raw": raw}[job["mode"]]
+    answer = mode(job)
+    json.dump(answer, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
