@@ -37,8 +37,6 @@ CODES: dict[str, Code] = {
     "unknown_profile": Code("no profile of that name", "stockade profile list shows them"),
     "unknown_promise": Code("no tier or promise of that name", "see docs/tiers.md for the promises"),
     "unknown_grant": Code("no grant of that name", "see docs/tiers.md for the named grants"),
-    "unknown_limit": Code("no limit of that name", "use processes, files, cpu_time_s, memory_bytes, "
-                          "address_space_bytes or wall"),
     "unknown_list_key": Code("a reviewed list or table has no key of that name", "use a key of the list"),
     "unknown_run": Code("no box with that run id", "stockade ps shows the boxes that live"),
     "unknown_plan": Code("no plan with that digest or pin", "stockade plan list shows them"),
@@ -51,6 +49,8 @@ CODES: dict[str, Code] = {
     "option_refused": Code("an option of subprocess that would weaken the box", "see the reason in the message"),
     "net_unsupported": Code("this version cannot restrict the network to a list of hosts",
                             "use none or host"),
+    "persistence_unsupported": Code("this version reports new persistence points and cannot act on them",
+                                    "use report"),
     "publish_unsupported": Code("this version cannot publish a port of a box", "use --net host"),
     "socket_grant_impossible": Code("this backend cannot grant a socket by path",
                                     "use a host with user namespaces"),

@@ -1,0 +1,236 @@
+"""Profiles: named TOML files of defaults and grants (schema ``profile.v1``).
+
+Owns: the search order, ``extends``, the merge, the pick by argv[0].
+Fails closed: an unknown profile, key or a cycle is an error; ``hide`` is never dropped by a merge.
+Read next: ``stockade.rules.settings``, which applies the merged profile to a request.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stockade.errors import ConfigError, nearest
+from stockade.rules.files import Document, read_toml
+from stockade.rules.governance import SYSTEM_DIR
+from stockade.rules.layer import LAYER_KEYS, Layer, PathRef, parse_layer, path_ref
+from stockade.rules.load import profile_data, profile_names
+from stockade.rules.names import check_caller
+from stockade.rules.units import choice
+
+_OWN_KEYS = frozenset({"schema", "description", "extends", "class", "match", "caches", "config", "state",
+                       "inner_sandbox"})
+_KEYS = LAYER_KEYS | _OWN_KEYS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheRef:
+    """A cache of a tool; ``env`` is the variable that moves it on the host."""
+
+    name: str
+    path: PathRef
+    env: str | None = None
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigRef:
+    """A configuration file made for the box from the safe keys of the host's files."""
+
+    filter: str
+    sources: tuple[PathRef, ...]
+    to: str
+    env: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateRef:
+    """A file that its tool saves by rename: ``env`` moves it into ``dir``, ``copyback`` copies it."""
+
+    path: PathRef
+    mode: str
+    env: str | None = None
+    dir: PathRef | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InnerSandbox:
+    """How the tool's own sandbox is switched inside a box."""
+
+    mode: str
+    args: tuple[str, ...] = ()
+    set_env: tuple[tuple[str, str], ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """One profile file as it is written, before ``extends`` is followed."""
+
+    name: str
+    layer: Layer
+    source: str
+    level: int
+    description: str = ""
+    extends: tuple[str, ...] = ()
+    caller: str | None = None
+    match: tuple[str, ...] = ()
+    caches: tuple[CacheRef, ...] = ()
+    config: tuple[ConfigRef, ...] = ()
+    state: tuple[StateRef, ...] = ()
+    inner_sandbox: InnerSandbox | None = None
+
+
+BUILT_IN, SYSTEM, USER, BY_PATH = range(4)
+
+
+class ProfileStore:
+    """Where profiles are found: built in, then system, then user; a later place wins."""
+
+    def __init__(self, config_home: str, *, system_dir: str = SYSTEM_DIR) -> None:
+        self._dirs = ((SYSTEM, os.path.join(system_dir, "profiles")), (USER, os.path.join(config_home, "profiles")))
+
+    def names(self) -> tuple[str, ...]:
+        """Return every profile name, sorted."""
+        found = set(profile_names())
+        for _, directory in self._dirs:
+            if os.path.isdir(directory):
+                found.update(name[:-5] for name in os.listdir(directory) if name.endswith(".toml"))
+        return tuple(sorted(found))
+
+    def get(self, name: str, *, below: int = BY_PATH) -> Profile:
+        """Return one profile, unmerged. ``below``: only places of a lower level count.
+
+        Raises: ConfigError ``unknown_profile``, ``profile_invalid``.
+        """
+        if "/" in name:
+            document = read_toml(name, "profile_invalid")
+            if document is None:
+                raise ConfigError("unknown_profile", f"profile {name!r}: no such file (ENOENT)")
+            return parse_profile(document, os.path.basename(name).removesuffix(".toml"), BY_PATH)
+        if name.startswith(".") or "\0" in name:
+            raise ConfigError("unknown_profile", f"profile {name!r}: not a name")
+        for level, directory in reversed(self._dirs):
+            if level < below:
+                owners = (0,) if level == SYSTEM else None
+                document = read_toml(os.path.join(directory, f"{name}.toml"), "profile_invalid", owners=owners)
+                if document is not None:
+                    return parse_profile(document, name, level)
+        if below > BUILT_IN and name in profile_names():
+            return _built_in(name)
+        raise ConfigError("unknown_profile", f"profile {name!r}: no profile of that name",
+                          hint=nearest(name, self.names()))
+
+    def chain(self, names: Sequence[str]) -> tuple[Profile, ...]:
+        """Return the profiles to merge, in order: what is extended comes before what extends it."""
+        ordered: dict[str, Profile] = {}
+        for name in names:
+            self._visit(name, BY_PATH, (), ordered)
+        return tuple(ordered.values())
+
+    def _visit(self, name: str, below: int, path: tuple[str, ...], ordered: dict[str, Profile]) -> None:
+        profile = self.get(name, below=below)
+        if profile.source in path:
+            raise ConfigError("profile_invalid", f"profile {name!r}: extends itself through "
+                              + " > ".join((*path, profile.source)), hint="remove one extends")
+        if profile.source in ordered:
+            return
+        for parent in profile.extends:
+            # A user's npm.toml may extend "npm": that means the one it replaces.
+            limit = profile.level if parent == profile.name else BY_PATH
+            self._visit(parent, limit, (*path, profile.source), ordered)
+        ordered[profile.source] = profile
+
+    def pick(self, argv0: str) -> str | None:
+        """Return the built-in profile that a bare command name stands for, or None."""
+        base = os.path.basename(argv0)
+        for name in profile_names():
+            if base in profile_data(name).get("match", (name,)):
+                return name
+        return None
+
+
+def _built_in(name: str) -> Profile:
+    document = Document(path=f"built-in profile {name}", code="profile_invalid", data=profile_data(name))
+    return parse_profile(document, name, BUILT_IN)
+
+
+def parse_profile(document: Document, name: str, level: int) -> Profile:
+    """Check one profile. Raises: ConfigError ``profile_invalid`` with file, line and nearest key."""
+    document.check_keys(document.data, _KEYS)
+    if document.data.get("schema") != "profile.v1":
+        raise document.error(f"key 'schema': got {document.data.get('schema')!r}, expected 'profile.v1'", "schema")
+    caller = document.string("class", document.data)
+    layer = parse_layer(document, f"profile {name}", literal=level == BUILT_IN)
+    return Profile(
+        name=name, layer=layer, source=document.path, level=level,
+        description=document.string("description", document.data) or "",
+        extends=document.strings("extends", document.data), match=document.strings("match", document.data),
+        caller=None if caller is None else document.checked("class", check_caller, caller),
+        caches=tuple(_cache(document, table, layer.origin) for table in _tables(document, "caches")),
+        config=tuple(_config(document, table) for table in _tables(document, "config")),
+        state=tuple(_state(document, table) for table in _tables(document, "state")),
+        inner_sandbox=_inner(document),
+    )
+
+
+def _tables(document: Document, key: str) -> list[Mapping[str, Any]]:
+    value = document.data.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
+        raise document.error(f"key {key!r}: expected a list of tables", key)
+    return value
+
+
+def _needed(document: Document, table: Mapping[str, Any], where: str, key: str) -> str:
+    value = document.string(key, table)
+    if not value:
+        raise document.error(f"key '{where}.{key}': missing", where)
+    return value
+
+
+def _file_name(document: Document, table: Mapping[str, Any], where: str, key: str) -> str:
+    value = _needed(document, table, where, key)
+    if not value.replace("-", "").replace("_", "").replace(".", "").isalnum() or value.startswith("."):
+        # It becomes the name of a directory or file; a slash would place it somewhere else.
+        raise document.error(f"key '{where}.{key}': got {value!r}, expected a plain name", where)
+    return value
+
+
+def _cache(document: Document, table: Mapping[str, Any], origin: str) -> CacheRef:
+    document.check_keys(table, ("name", "path", "env"), "caches")
+    return CacheRef(name=_file_name(document, table, "caches", "name"), origin=origin,
+                    path=path_ref(document, "caches", table.get("path")), env=document.string("env", table))
+
+
+def _config(document: Document, table: Mapping[str, Any]) -> ConfigRef:
+    document.check_keys(table, ("filter", "from", "to", "env"), "config")
+    sources = tuple(path_ref(document, "config", item) for item in document.strings("from", table))
+    return ConfigRef(filter=_needed(document, table, "config", "filter"), sources=sources,
+                     to=_file_name(document, table, "config", "to"), env=_needed(document, table, "config", "env"))
+
+
+def _state(document: Document, table: Mapping[str, Any]) -> StateRef:
+    document.check_keys(table, ("path", "mode", "env", "dir"), "state")
+    mode = document.checked("state", lambda value: choice("mode", value, ("env", "copyback")),
+                            _needed(document, table, "state", "mode"))
+    directory = path_ref(document, "state", table["dir"]) if "dir" in table else None
+    if mode == "env" and (directory is None or not table.get("env")):
+        raise document.error("key 'state': mode env needs the keys env and dir", "state")
+    return StateRef(path=path_ref(document, "state", table.get("path")), mode=mode,
+                    env=document.string("env", table), dir=directory)
+
+
+def _inner(document: Document) -> InnerSandbox | None:
+    table = document.data.get("inner_sandbox")
+    if table is None:
+        return None
+    document.check_keys(table, ("mode", "args", "set_env", "note"), "inner_sandbox")
+    mode = document.checked("inner_sandbox", lambda value: choice("mode", value, ("off", "weak", "needs_userns")),
+                            _needed(document, table, "inner_sandbox", "mode"))
+    values = table.get("set_env", {})
+    if not isinstance(values, Mapping) or not all(isinstance(item, str) for item in values.values()):
+        raise document.error("key 'inner_sandbox.set_env': expected a table of strings", "inner_sandbox")
+    return InnerSandbox(mode=mode, args=document.strings("args", table), set_env=tuple(sorted(values.items())),
+                        note=document.string("note", table) or "")

@@ -1,0 +1,444 @@
+"""``resolve``: one request and its settings become values with origins.
+
+Owns: the order of precedence, the caller class, the network rule, policy clamps, and the lists
+that join. Fails closed: an untrusted project file counts only where it narrows; ``hide`` beats
+every grant; policy beats everybody, and what it takes away is said.
+Read next: ``stockade.decision`` (which reads the result), ``docs/decision.md``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from stockade.errors import Refused
+from stockade.paths import StateHome, is_below
+from stockade.rules.governance import Policy
+from stockade.rules.grants import Grant, Places, expand, named_grant, unique, without_hidden
+from stockade.rules.layer import Layer, PathRef, Sourced
+from stockade.rules.load import load_list
+from stockade.rules.names import AUTO_CALLER, TIER_NAMES
+from stockade.rules.profile import InnerSandbox, Profile
+from stockade.rules.promises import by_id
+from stockade.rules.request import Request
+from stockade.rules.roots import Roots, find_roots
+from stockade.rules.settings import Settings, load_settings
+from stockade.rules.tiers import CALLERS, TIER_NET, Caller, Tier, parse
+
+_BUILT_IN = {"cache": "keep", "tmp": "memory", "on_persistence": "report"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSpec:
+    """A cache directory of the host, absolute, that the box gets below an upper of its own."""
+
+    name: str
+    path: str
+    env: str | None
+    origin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigSpec:
+    """A configuration file to make for the box from safe keys of ``sources``."""
+
+    filter: str
+    sources: tuple[str, ...]
+    to: str
+    env: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSpec:
+    """A file that its tool saves by rename; see ``stockade.rules.profile.StateRef``."""
+
+    path: str
+    mode: str
+    env: str | None
+    dir: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """Request, profiles, configuration, class row and policy in one. ``cwd`` None: private scratch.
+
+    ``set_env`` goes to the launcher by descriptor; ``profile_set_env`` are reviewed literals that
+    may stand in a plan. ``values`` explains where each value came from.
+    """
+
+    request: Request
+    tier: Tier
+    asked: str
+    caller: str
+    net: str
+    profiles: tuple[str, ...]
+    home: str
+    homes: tuple[str, ...]
+    workspace: str
+    cwd: str | None
+    write_roots: tuple[Grant, ...]
+    read: tuple[Grant, ...]
+    hide: tuple[Grant, ...]
+    devices: tuple[Grant, ...]
+    sockets: tuple[Sourced, ...]
+    allow: tuple[Sourced, ...]
+    accept: tuple[Sourced, ...]
+    env_keep: tuple[str, ...]
+    set_env: tuple[tuple[str, str], ...] = field(repr=False)
+    profile_set_env: tuple[tuple[str, str], ...]
+    limits: Mapping[str, int]
+    caches: tuple[CacheSpec, ...]
+    config: tuple[ConfigSpec, ...]
+    state: tuple[StateSpec, ...]
+    inner_sandbox: tuple[InnerSandbox, ...]
+    cache: str
+    tmp: str
+    on_persistence: str
+    state_home: StateHome
+    config_home: str
+    policy: Policy
+    notes: tuple[str, ...]
+    values: Mapping[str, Sourced]
+
+
+def resolve(request: Request, settings: Settings | None = None) -> Resolved:
+    """Return every value of the request with its origin.
+
+    Raises: ConfigError (files, unknown profile), Refused (``policy_denied``, ``write_root_refused``).
+    """
+    return _Resolver(request, settings or load_settings(request)).run()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Slot:
+    """One layer in its place; ``narrow_only``: an untrusted project file."""
+
+    layer: Layer
+    narrow_only: bool = False
+    argument: bool = False
+
+
+class _Resolver:
+    """The state of one resolution; ``run`` is a straight line."""
+
+    def __init__(self, request: Request, settings: Settings) -> None:
+        self.request = request
+        self.settings = settings
+        self.places: Places = settings.places
+        self.policy: Policy = settings.policy
+        self.notes: list[str] = []
+        self.values: dict[str, Sourced] = {}
+
+    def run(self) -> Resolved:
+        self.chain, named = self._profiles()
+        self.slots = self._slots(named)
+        caller = self._caller()
+        tier, net = self._tier_and_net(caller)
+        hide = unique(self._paths("hide"))
+        read, devices = self._visible("read", hide), self._visible("devices", hide)
+        roots = self._roots(caller, self._visible("write", hide), read, hide)
+        sockets = self._sockets(tier, hide)
+        allow = self._words("allow", self.request.allow)
+        literal, given = self._set_env()
+        settings = self.settings
+        return Resolved(
+            request=self.request, tier=tier, asked=self.request.tier, caller=caller, net=net,
+            profiles=tuple(dict.fromkeys(profile.name for profile in self.chain)),
+            home=self.places.home, homes=self.places.homes, workspace=self.places.workspace,
+            cwd=roots.cwd, write_roots=roots.write_roots, read=unique((*read, *roots.read)), hide=hide,
+            devices=devices, sockets=sockets, allow=allow, accept=self._accept(),
+            env_keep=self._env_keep(sockets, allow), set_env=given, profile_set_env=literal,
+            limits=self._limits(), **self._specs(), **self._simple(),
+            state_home=settings.state_home, config_home=self.places.config_home, policy=self.policy,
+            notes=tuple(dict.fromkeys(self.notes)), values=self.values)
+
+    # -- layers ---------------------------------------------------------------------------------
+
+    def _profiles(self) -> tuple[tuple[Profile, ...], str]:
+        """Return the merged chain, and who named it: ``argument``, a file's origin, or ``argv[0]``."""
+        names, origin = self.request.profiles, "argument"
+        for file in self.settings.files:
+            if names or not file.profiles:
+                continue
+            if file.narrow_only:
+                self._untrusted(file.layer, "profile")
+            else:
+                names, origin = file.profiles, file.layer.origin
+        if not names:
+            picked = self._picked()
+            names, origin = ((picked,), "argv[0]") if picked else ((), "none")
+        for name in names:
+            if self.policy.denies_profile(name):
+                if origin == "argument":
+                    raise Refused("policy_denied", f"profile {name!r}: {self.policy.origin('allow_profiles')} "
+                                  "does not allow it")
+                self.notes.append(f"profile {name} is not used: {self.policy.origin('allow_profiles')}")
+        chain = self.settings.profiles.chain([name for name in names if not self.policy.denies_profile(name)])
+        self.values["profile"] = Sourced(value=[profile.name for profile in chain], origin=origin)
+        return chain, origin
+
+    def _picked(self) -> str | None:
+        argv0 = self.request.argv[0]
+        if "/" in argv0:
+            # A repository may hold a program called npm; its name must not give it npm's grants.
+            real = os.path.realpath(os.path.join(self.request.cwd, argv0))
+            if not argv0.startswith("/") or is_below(real, self.places.workspace):
+                return None
+        return self.settings.profiles.pick(argv0)
+
+    def _slots(self, named: str) -> tuple[_Slot, ...]:
+        files = [_Slot(layer=file.layer, narrow_only=file.narrow_only) for file in self.settings.files]
+        # A later profile wins, so it stands first; one that nobody named stands below every file.
+        profiles = [_Slot(layer=profile.layer) for profile in reversed(self.chain)]
+        at = len(files) if named == "argv[0]" else 0
+        for index, slot in enumerate(files):
+            if slot.layer.origin == named:
+                at = index + 1
+        return (_Slot(layer=_argument_layer(self.request), argument=True), *files[:at], *profiles, *files[at:])
+
+    def _untrusted(self, layer: Layer, key: str) -> None:
+        self.notes.append(f"{layer.origin}: {key} is not applied before stockade trust")
+
+    def _pick(self, candidates: Iterator[tuple[_Slot, Any]], key: str,
+              narrower: Callable[[Any, Any], bool]) -> Sourced | None:
+        """Return the first value; one of an untrusted file only where it narrows what follows."""
+        for slot, value in candidates:
+            found = Sourced(value=value, origin=slot.layer.origin)
+            if not slot.narrow_only:
+                return found
+            rest = self._pick(candidates, key, narrower)
+            if narrower(value, rest.value if rest else None):
+                return found
+            if rest is None or rest.value != value:
+                self._untrusted(slot.layer, key)
+            return rest
+        return None
+
+    def _scalar(self, key: str, narrower: Callable[[Any, Any], bool]) -> Sourced | None:
+        candidates = ((slot, slot.layer.scalars[key]) for slot in self.slots if key in slot.layer.scalars)
+        return self._pick(candidates, key, narrower)
+
+    # -- class, tier, network -------------------------------------------------------------------
+
+    def _caller(self) -> str:
+        asked = self.request.caller
+        carried = next((p for p in reversed(self.chain) if p.caller), None)
+        if asked == AUTO_CALLER:
+            found = (carried.caller, f"profile {carried.name}") if carried else (Caller.OPERATOR.value, "default")
+        elif carried and asked == Caller.GENERATED and _not_looser(str(carried.caller), asked):
+            found = (carried.caller, f"profile {carried.name}")
+        else:
+            found = (asked, "argument")
+        self.values["caller"] = Sourced(value=str(found[0]), origin=found[1])
+        return str(found[0])
+
+    def _tier_and_net(self, caller: str) -> tuple[Tier, str]:
+        row, origins = self.settings.row(caller)
+        named = self._scalar("tier", lambda value, rest: parse(value) >= (parse(rest) if rest else row.tier))
+        tier = parse(named.value) if named else row.tier
+        origin = named.origin if named else origins["tier"]
+        if tier < self.policy.min_tier:
+            self.notes.append(f"tier {tier} was raised to {self.policy.min_tier}: {self.policy.origin('min_tier')}")
+            tier, origin = self.policy.min_tier, self.policy.origin("min_tier")
+        if tier == Tier.off and self.policy.deny_unconfined:
+            raise Refused("policy_denied", f"tier 'off': {self.policy.origin('deny_unconfined')} forbids it")
+        self.values["tier"] = Sourced(value=str(tier), origin=origin)
+        net = self._scalar("net", lambda value, rest: value == "none")
+        if net is None and named is not None:
+            # The tier was named, by whomever: its own network goes with it.
+            net = Sourced(value=TIER_NET[parse(named.value)], origin=f"tier {named.value}")
+        net = net or Sourced(value=row.net, origin=origins["net"])
+        if self.policy.max_net == "none" and net.value != "none":
+            self.notes.append(f"net host became none: {self.policy.origin('max_net')}")
+            net = Sourced(value="none", origin=self.policy.origin("max_net"))
+        self.values["net"] = net
+        return tier, str(net.value)
+
+    # -- lists ----------------------------------------------------------------------------------
+
+    def _paths(self, key: str) -> Iterator[Grant]:
+        for path in getattr(self.request, key):
+            yield self._allowed_grant(named_grant(path), key)
+        for slot in self.slots:
+            refs: tuple[PathRef, ...] = slot.layer.paths.get(key, ())
+            if refs and slot.narrow_only and key != "hide":
+                self._untrusted(slot.layer, key)
+                continue
+            for ref in refs:
+                grant = expand(ref, self.places, slot.layer.origin)
+                if grant is not None and (key == "hide" or self._keep_from_file(grant)):
+                    yield grant
+
+    def _allowed_grant(self, grant: Grant, key: str) -> Grant:
+        if key != "hide" and (self.policy.denies_grant(grant.real) or self.policy.denies_grant(grant.path)):
+            raise Refused("policy_denied", f"{key} {grant.path!r}: {self.policy.origin('deny_grants')} forbids it")
+        return grant
+
+    def _keep_from_file(self, grant: Grant) -> bool:
+        if not (self.policy.denies_grant(grant.real) or self.policy.denies_grant(grant.path)):
+            return True
+        self.notes.append(f"{grant.origin}: {grant.path!r} is not granted: {self.policy.origin('deny_grants')}")
+        return False
+
+    def _visible(self, key: str, hide: tuple[Grant, ...]) -> tuple[Grant, ...]:
+        stay, gone = without_hidden(unique(self._paths(key)), hide)
+        self.notes.extend(f"{key} {grant.path!r} ({grant.origin}) is hidden" for grant in gone if grant.named)
+        return stay
+
+    def _roots(self, caller: str, named: tuple[Grant, ...], read: tuple[Grant, ...],
+               hide: tuple[Grant, ...]) -> Roots:
+        roots = find_roots(self.request, caller, self.places, named, read)
+        write_roots, _ = without_hidden(unique(roots.write_roots), hide)
+        # Said aloud: a default root inside a denied path silently missing would look like a fault.
+        write_roots = tuple(g for g in write_roots if g.named or self._keep_from_file(g))
+        extra, _ = without_hidden(roots.read, hide)
+        extra = tuple(grant for grant in extra if self._keep_from_file(grant))
+        cwd, origin = roots.cwd, roots.cwd_origin
+        if cwd is not None and not any(is_below(cwd, g.real) for g in (*write_roots, *read, *extra)):
+            self.notes.append(f"cwd {cwd!r} is hidden or denied: the command starts in an empty private directory")
+            cwd, origin = None, "hidden or denied"
+        self.notes.extend(roots.notes)
+        self.values["cwd"] = Sourced(value=cwd, origin=origin)
+        self.values["write_roots"] = Sourced(value=[g.path for g in write_roots],
+                                             origin=", ".join(dict.fromkeys(g.origin for g in write_roots)) or "none")
+        return Roots(write_roots=write_roots, cwd=cwd, cwd_origin=origin, read=extra)
+
+    def _words(self, key: str, named: Iterable[str]) -> tuple[Sourced, ...]:
+        found = {word: Sourced(value=word, origin="argument") for word in named}
+        for word in found:
+            if self.policy.denies_grant(word) and key != "accept":
+                raise Refused("policy_denied", f"{key} {word!r}: {self.policy.origin('deny_grants')} forbids it")
+        for slot in self.slots:
+            words = slot.layer.words.get(key, ())
+            if words and slot.narrow_only:
+                self._untrusted(slot.layer, key)
+                continue
+            for word in words:
+                if key != "accept" and self.policy.denies_grant(word):
+                    self.notes.append(f"{slot.layer.origin}: {word} is not granted: "
+                                      f"{self.policy.origin('deny_grants')}")
+                    continue
+                found.setdefault(word, Sourced(value=word, origin=slot.layer.origin))
+        return tuple(found.values())
+
+    def _sockets(self, tier: Tier, hide: tuple[Grant, ...]) -> tuple[Sourced, ...]:
+        found = {item.value: item for item in self._words("sockets", self.request.sockets)}
+        for entry in load_list("grants"):
+            if entry.klass == "socket" and str(tier) in entry.tiers and entry.id not in found:
+                if self.policy.denies_grant(entry.id):
+                    self.notes.append(f"socket {entry.id} is not granted: {self.policy.origin('deny_grants')}")
+                else:
+                    found[entry.id] = Sourced(value=entry.id, origin=f"tier {tier}")
+        paths = tuple(named_grant(name) for name in found if "/" in name)
+        gone = {grant.path for grant in without_hidden(paths, hide)[1]}
+        return tuple(item for name, item in found.items() if name not in gone)
+
+    def _accept(self) -> tuple[Sourced, ...]:
+        """Return what the caller accepts to lose, without what policy says must not be lost."""
+        stay = []
+        for item in self._words("accept", self.request.accept):
+            why = None
+            if self.policy.denies_accept(item.value):
+                why = self.policy.origin("deny_accept")
+            elif _below_floor(item.value, self.policy.min_tier):
+                why = self.policy.origin("min_tier")
+            if why:
+                self.notes.append(f"accept {item.value} has no effect: {why}")
+            else:
+                stay.append(item)
+        return tuple(stay)
+
+    # -- environment and the rest ---------------------------------------------------------------
+
+    def _env_keep(self, sockets: Iterable[Sourced], allow: Iterable[Sourced]) -> tuple[str, ...]:
+        names = [item.value for item in self._words("env", self.request.pass_env)]
+        granted = {item.value for item in (*sockets, *allow)}
+        names += [variable for entry in load_list("grants") if entry.id in granted for variable in entry.env]
+        return tuple(dict.fromkeys(names))
+
+    def _set_env(self) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
+        """Return literals for the plan and values for the descriptor; the first layer that names one wins."""
+        literal: dict[str, str] = {}
+        given: dict[str, str] = {}
+        for slot in self.slots:
+            if slot.layer.set_env and slot.narrow_only:
+                self._untrusted(slot.layer, "set_env")
+                continue
+            for name, value in slot.layer.set_env:
+                if name not in literal and name not in given:
+                    (literal if slot.layer.literal else given)[name] = value
+        return tuple(sorted(literal.items())), tuple(sorted(given.items()))
+
+    def _limits(self) -> dict[str, int]:
+        names = sorted({name for slot in self.slots for name, _ in slot.layer.limits})
+        found: dict[str, int] = {}
+        for name in names:
+            candidates = ((slot, dict(slot.layer.limits)[name]) for slot in self.slots
+                          if name in dict(slot.layer.limits))
+            picked = self._pick(candidates, f"limits.{name}", lambda value, rest: rest is None or value <= rest)
+            if picked is not None:
+                found[name] = picked.value
+                self.values[f"limits.{name}"] = picked
+        return found
+
+    def _simple(self) -> dict[str, str]:
+        order = ("off", "ephemeral", "keep")
+        narrower = {"cache": lambda value, rest: order.index(value) <= order.index(rest or "keep")}
+        found = {}
+        for key, default in _BUILT_IN.items():
+            picked = self._scalar(key, narrower.get(key, lambda value, rest: False))
+            self.values[key] = picked or Sourced(value=default, origin="built in")
+            found[key] = str(self.values[key].value)
+        return found
+
+    def _specs(self) -> dict[str, Any]:
+        caches: dict[str, CacheSpec] = {}
+        config: dict[str, ConfigSpec] = {}
+        state: dict[str, StateSpec] = {}
+        for profile in self.chain:
+            origin = profile.layer.origin
+            for cache in profile.caches:
+                path = self._cache_path(cache.env, cache.path, origin)
+                if path is not None and self._keep_from_file(path):
+                    caches[cache.name] = CacheSpec(name=cache.name, path=path.path, env=cache.env, origin=origin)
+            for made in profile.config:
+                sources = (expand(ref, self.places, origin) for ref in made.sources)
+                config[made.to] = ConfigSpec(filter=made.filter, to=made.to, env=made.env,
+                                             sources=tuple(grant.path for grant in sources if grant is not None))
+            for item in profile.state:
+                where = expand(item.path, self.places, origin)
+                directory = expand(item.dir, self.places, origin) if item.dir else None
+                if where is not None:
+                    state[where.path] = StateSpec(path=where.path, mode=item.mode, env=item.env,
+                                                  dir=directory.path if directory else None)
+        inner = tuple(p.inner_sandbox for p in self.chain if p.inner_sandbox is not None)
+        return {"caches": tuple(caches.values()), "config": tuple(config.values()),
+                "state": tuple(state.values()), "inner_sandbox": inner}
+
+    def _cache_path(self, env: str | None, ref: PathRef, origin: str) -> Grant | None:
+        if env and self.places.environ.get(env, "").startswith("/"):
+            return expand(PathRef(text=f"${env}"), self.places, origin)
+        return expand(ref, self.places, origin)
+
+
+def _argument_layer(request: Request) -> Layer:
+    """Return the caller's own scalars, values and limits as the first layer; lists are read apart."""
+    scalars = {"tier": None if request.tier == "auto" else request.tier, "net": request.net,
+               "cache": request.cache, "tmp": request.tmp, "on_persistence": request.on_persistence}
+    return Layer(origin="argument", scalars={key: value for key, value in scalars.items() if value is not None},
+                 set_env=request.set_env, limits=request.limits)
+
+
+def _not_looser(carried: str, asked: str) -> bool:
+    """Tell whether a profile's class keeps at least the tier and network of the class asked for."""
+    new, old = CALLERS[Caller(carried)], CALLERS[Caller(asked)]
+    return new.tier >= old.tier and (new.net == "none" or old.net == "host")
+
+
+def _below_floor(word: str, floor: Tier) -> bool:
+    """Tell whether accepting ``word`` could end in a box below the floor."""
+    if floor == Tier.off:
+        return False
+    return parse(word) < floor if word in TIER_NAMES else floor in by_id(word).tiers

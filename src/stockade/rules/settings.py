@@ -1,0 +1,154 @@
+"""Steps (1) and (3): what the caller left open, from files, class row and policy.
+
+Owns: reading the configuration files once per request, and ``resolve``: every value with its
+origin, in the order argument, named profiles, project file, user file, system file, profile
+picked by argv[0], class row; then policy clamps.
+Fails closed: an invalid file stops the request; an untrusted project file can only narrow.
+Read next: ``stockade.decision``, ``stockade.plan.compile``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from stockade.errors import ConfigError
+from stockade.paths import StateHome, canonical, config_home, git_top, home_dir, homes, state_home
+from stockade.rules.files import Document, read_toml
+from stockade.rules.governance import SYSTEM_DIR, Policy, load_policy
+from stockade.rules.grants import Places
+from stockade.rules.layer import LAYER_KEYS, Layer, parse_layer
+from stockade.rules.names import CALLER_NAMES, check_tier
+from stockade.rules.profile import ProfileStore
+from stockade.rules.request import Request, check_net
+from stockade.rules.roots import workspace_of
+from stockade.rules.tiers import CALLERS, Caller, ClassRow, parse
+from stockade.rules.trust import is_trusted
+
+PROJECT_FILE = ".stockade.toml"
+_PROJECT_KEYS = LAYER_KEYS | {"profile", "cache", "tmp", "on_persistence"}
+_CONFIG_KEYS = _PROJECT_KEYS | {"class"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigFile:
+    """One configuration file. ``rows``: changed class rows; ``narrow_only``: not trusted."""
+
+    layer: Layer
+    profiles: tuple[str, ...] = ()
+    rows: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    narrow_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything outside the request that one request depends on, read once."""
+
+    places: Places
+    policy: Policy
+    state_home: StateHome
+    profiles: ProfileStore
+    files: tuple[ConfigFile, ...] = ()
+
+    def row(self, caller: str) -> tuple[ClassRow, dict[str, str]]:
+        """Return the class row as configuration left it, and the origin of tier and net."""
+        row = CALLERS[Caller(caller)]
+        origins = {"tier": f"class {caller}", "net": f"class {caller}"}
+        for file in reversed(self.files):  # system first, so that the user's file wins
+            changed = file.rows.get(caller, {})
+            if "tier" in changed:
+                row = replace(row, tier=parse(changed["tier"]))
+            if "net" in changed:
+                row = replace(row, net=changed["net"])
+            origins.update({key: f"{file.layer.origin} class {caller}" for key in changed})
+        return row, origins
+
+
+def load_settings(request: Request, *, system_dir: str = SYSTEM_DIR) -> Settings:
+    """Read policy, configuration and trust for one request.
+
+    Raises: ConfigError ``policy_invalid``, ``config_invalid``, ``state_home_invalid``.
+    """
+    environ = request.environ()
+    own_config = config_home(environ)
+    policy = load_policy(str(own_config), system_dir=system_dir)
+    state = _state_home(environ, policy)
+    places = Places(
+        environ=environ, home=str(canonical(home_dir(env=environ))),
+        homes=tuple(str(home) for home in homes(environ)), workspace=workspace_of(request.cwd),
+        state_home=str(canonical(state.path)), config_home=str(canonical(own_config)))
+    found = (
+        load_project(request.cwd, state),
+        _config_file(os.path.join(own_config, "config.toml"), owners=None),
+        _config_file(os.path.join(system_dir, "config.toml"), owners=(0,)),
+    )
+    return Settings(places=places, policy=policy, state_home=state, profiles=ProfileStore(
+        str(own_config), system_dir=system_dir), files=tuple(file for file in found if file is not None))
+
+
+def _state_home(environ: Mapping[str, str], policy: Policy) -> StateHome:
+    if policy.state_home is None:
+        return state_home(environ, create=False)
+    # Falling back to another place would keep the record where the policy does not look.
+    state = state_home({**environ, "STOCKADE_HOME": policy.state_home}, create=False)
+    if state.ephemeral:
+        raise ConfigError("state_home_invalid", f"state home {policy.state_home!r} of "
+                          f"{policy.origin('state_home')}: cannot be written")
+    return state
+
+
+def project_document(cwd: str) -> Document | None:
+    """Return the project's ``.stockade.toml`` at the git top level above ``cwd``, or None."""
+    top = git_top(cwd)
+    if top is None:
+        return None
+    # A root caller in somebody's checkout reads that person's file; trust is by digest anyway.
+    owners = {0, os.geteuid(), os.stat(top).st_uid}
+    return read_toml(os.path.join(top, PROJECT_FILE), "config_invalid", owners=owners)
+
+
+def load_project(cwd: str, state: StateHome) -> ConfigFile | None:
+    """Read the project file; it may only narrow until a person trusted its content."""
+    document = project_document(cwd)
+    if document is None:
+        return None
+    document.check_keys(document.data, _PROJECT_KEYS)
+    profiles = _profiles(document)
+    for name in profiles:
+        if "/" in name:
+            # The digest that was trusted covers this file, not another one that it points to.
+            raise document.error(f"key 'profile': got the path {name!r}, expected a profile name", "profile")
+    return ConfigFile(layer=parse_layer(_with_origin(document), f"project {document.path}"), profiles=profiles,
+                      narrow_only=not is_trusted(state, document))
+
+
+def _with_origin(document: Document) -> Document:
+    return replace(document, data={key: document.data[key] for key in document.data if key not in ("profile", "class")})
+
+
+def _profiles(document: Document) -> tuple[str, ...]:
+    value = document.data.get("profile", [])
+    return document.strings("profile", {"profile": [value] if isinstance(value, str) else value})
+
+
+def _config_file(path: str, *, owners: tuple[int, ...] | None) -> ConfigFile | None:
+    document = read_toml(path, "config_invalid", owners=owners)
+    if document is None:
+        return None
+    document.check_keys(document.data, _CONFIG_KEYS)
+    return ConfigFile(layer=parse_layer(_with_origin(document), f"file {path}"), profiles=_profiles(document),
+                      rows=_rows(document))
+
+
+def _rows(document: Document) -> dict[str, dict[str, str]]:
+    table = document.data.get("class", {})
+    document.check_keys(table, CALLER_NAMES, "class")
+    rows: dict[str, dict[str, str]] = {}
+    for name, row in table.items():
+        document.check_keys(row, ("tier", "net"), f"class.{name}")
+        checks = {"tier": check_tier, "net": check_net}
+        rows[name] = {key: document.checked(key, checks[key], value) for key, value in row.items()}
+        if rows[name].get("tier") == "auto":
+            raise document.error(f"key 'class.{name}.tier': got 'auto', expected a tier", name)
+    return rows
