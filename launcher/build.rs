@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 fn main() {
     let arch = variable("CARGO_CFG_TARGET_ARCH");
     let source = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
-    let generated = generate(&source.join("seccomp"), &arch).unwrap_or_else(|e| panic!("seccomp policy of {arch}: {e}"));
+    let generated =
+        generate(&source.join("seccomp"), &arch).unwrap_or_else(|e| panic!("seccomp policy of {arch}: {e}"));
     let target = PathBuf::from(variable("OUT_DIR")).join("seccomp_filters.rs");
     std::fs::write(&target, generated).unwrap_or_else(|e| panic!("{}: {e}", target.display()));
     for path in ["build.rs", "seccomp", "src/bpf.rs", "src/bpf/policy.rs"] {

@@ -15,6 +15,9 @@
 #[path = "bpf/policy.rs"]
 pub mod policy;
 #[cfg(test)]
+#[path = "bpf/policy_tests.rs"]
+mod policy_tests;
+#[cfg(test)]
 #[path = "bpf/tests.rs"]
 mod tests;
 

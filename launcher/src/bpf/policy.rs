@@ -55,11 +55,30 @@ impl TryFrom<String> for Action {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 pub enum Test {
-    Any { arg: u32, any: u32 },
-    Beyond { arg: u32, beyond: u32 },
-    In { arg: u32, mask: Option<u32>, #[serde(rename = "in")] values: Vec<u32> },
-    NotIn { arg: u32, mask: Option<u32>, #[serde(rename = "not_in")] values: Vec<u32> },
-    Null { arg: u32, null: bool },
+    Any {
+        arg: u32,
+        any: u32,
+    },
+    Beyond {
+        arg: u32,
+        beyond: u32,
+    },
+    In {
+        arg: u32,
+        mask: Option<u32>,
+        #[serde(rename = "in")]
+        values: Vec<u32>,
+    },
+    NotIn {
+        arg: u32,
+        mask: Option<u32>,
+        #[serde(rename = "not_in")]
+        values: Vec<u32>,
+    },
+    Null {
+        arg: u32,
+        null: bool,
+    },
 }
 
 impl Test {

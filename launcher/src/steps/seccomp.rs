@@ -48,3 +48,74 @@ pub fn install(filter: &str) -> io::Result<()> {
         _ => Err(io::Error::last_os_error()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs `calls` in a child under `filter`; the errno of each, 0 for success.
+    fn errnos(filter: &str, calls: &[(i64, [u64; 4])]) -> Vec<i32> {
+        let mut pipe = [0; 2];
+        // SAFETY: `pipe` has room for two descriptors.
+        assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+        let mut results = vec![-1i32; calls.len()];
+        let size = std::mem::size_of_val(&results[..]);
+        // SAFETY: the child only makes system calls, on memory that it owns, and ends
+        // with _exit; it takes no lock that another thread may have held at the fork.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+                let failed = install(filter).is_err();
+                for (result, (nr, [a, b, c, d])) in results.iter_mut().zip(calls) {
+                    *result = if libc::syscall(*nr, *a, *b, *c, *d) < 0 { *libc::__errno_location() } else { 0 };
+                }
+                libc::write(pipe[1], results.as_ptr().cast(), size);
+                libc::_exit(i32::from(failed));
+            }
+            libc::close(pipe[1]);
+            let read = libc::read(pipe[0], results.as_mut_ptr().cast(), size);
+            libc::close(pipe[0]);
+            let mut status = 0;
+            libc::waitpid(child, &mut status, 0);
+            assert_eq!((read, status), (size as isize, 0), "filter {filter}");
+        }
+        results
+    }
+
+    #[test]
+    fn the_kernel_takes_every_filter_and_answers_by_it() {
+        const UNKNOWN: i64 = 4000;
+        for filter in ["default", "default-root"] {
+            let calls = [
+                (libc::SYS_getpid, [0; 4]),
+                (libc::SYS_setns, [0; 4]),
+                (libc::SYS_unshare, [libc::CLONE_NEWUSER as u64, 0, 0, 0]),
+                (libc::SYS_unshare, [libc::CLONE_FS as u64, 0, 0, 0]),
+                (libc::SYS_clone3, [0; 4]),
+                (libc::SYS_ioctl, [0, libc::TIOCSTI | 1 << 32, 0, 0]),
+                (libc::SYS_socket, [libc::AF_VSOCK as u64, 1, 0, 0]),
+                (libc::SYS_socket, [libc::AF_INET as u64, 1, 0, 0]),
+                (UNKNOWN, [0; 4]),
+                (-1, [0; 4]),
+            ];
+            let got = errnos(filter, &calls);
+            let (perm, none) = (libc::EPERM, libc::ENOSYS);
+            assert_eq!(got, [0, perm, perm, 0, none, perm, libc::EAFNOSUPPORT, 0, none, none], "{filter}");
+        }
+        let calls = [(libc::SYS_getpid, [0; 4]), (libc::SYS_socket, [1, 1, 0, 0]), (UNKNOWN, [0; 4])];
+        assert_eq!(errnos("init", &calls), [0, libc::EPERM, libc::EPERM]);
+    }
+
+    #[test]
+    fn the_seccomp_call_itself_stays_reachable_for_inner_sandboxes() {
+        let answer = errnos("default-root", &[(libc::SYS_seccomp, [2, 0, 0, 0])]);
+        // SECCOMP_GET_ACTION_AVAIL with a null pointer: reached the kernel's own check.
+        assert_eq!(answer, [libc::EFAULT]);
+    }
+
+    #[test]
+    fn an_unknown_name_installs_nothing() {
+        assert_eq!(install("defualt").unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+}
