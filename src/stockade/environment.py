@@ -20,7 +20,7 @@ from stockade.rules.load import load_list
 from stockade.rules.tiers import Tier
 
 if TYPE_CHECKING:
-    from stockade.rules.settings import Resolved
+    from stockade.rules.resolve import Resolved
 
 # Distributed tracing context: identifiers alone, and a trace that ends at the box helps nobody.
 TRACING = ("TRACEPARENT", "TRACESTATE", "BAGGAGE", "OTEL_TRACEPARENT", "OTEL_TRACESTATE", "OTEL_BAGGAGE")

@@ -132,7 +132,8 @@ def _check_file(path: str, code: str, info: os.stat_result, owners: Iterable[int
 
 
 def _read_bounded(path: str, code: str, descriptor: int) -> bytes:
-    parts, total = [], 0
+    parts: list[bytes] = []
+    total = 0
     while total <= MAX_BYTES:
         try:
             part = os.read(descriptor, 65536)

@@ -71,6 +71,7 @@ def _related(a: str, b: str) -> bool:
     return first.startswith(second) or second.startswith(first)
 
 
+# (3): clamp to the floor; the ceilings are read once per request, here.
 def load_policy(config_home: str, *, system_dir: str = SYSTEM_DIR, root_uid: int = 0) -> Policy:
     """Read every policy file once and return the intersection.
 

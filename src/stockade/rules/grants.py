@@ -96,7 +96,8 @@ def unique(grants: Iterable[Grant]) -> tuple[Grant, ...]:
 def without_hidden(grants: Iterable[Grant], hide: tuple[Grant, ...]) -> tuple[tuple[Grant, ...], tuple[Grant, ...]]:
     """Split into grants that stay and grants at or below a hidden path, by either name of both."""
     hidden = {name for item in hide for name in (item.path, item.real)}
-    stay, gone = [], []
+    stay: list[Grant] = []
+    gone: list[Grant] = []
     for grant in grants:
         covered = any(is_below(name, secret) for secret in hidden for name in (grant.path, grant.real))
         (gone if covered else stay).append(grant)

@@ -81,6 +81,7 @@ class Request:
         return dict(os.environ if self.env_source is None else self.env_source)
 
 
+# (1): build the request.
 def build_request(args: Sequence[str | bytes | os.PathLike[str]], **options: Any) -> Request:
     """Check the arguments of ``run`` and return the frozen request.
 

@@ -142,6 +142,7 @@ class _Resolver:
         sockets = self._sockets(tier, hide)
         allow = self._words("allow", self.request.allow)
         literal, given = self._set_env()
+        simple: dict[str, Any] = self._simple()
         settings = self.settings
         return Resolved(
             request=self.request, tier=tier, asked=self.request.tier, caller=caller, net=net,
@@ -150,7 +151,7 @@ class _Resolver:
             cwd=roots.cwd, write_roots=roots.write_roots, read=unique((*read, *roots.read)), hide=hide,
             devices=devices, sockets=sockets, allow=allow, accept=self._accept(),
             env_keep=self._env_keep(sockets, allow), set_env=given, profile_set_env=literal,
-            limits=self._limits(), **self._specs(), **self._simple(),
+            limits=self._limits(), **self._specs(), **simple,
             state_home=settings.state_home, config_home=self.places.config_home, policy=self.policy,
             notes=tuple(dict.fromkeys(self.notes)), values=self.values)
 
@@ -222,6 +223,7 @@ class _Resolver:
 
     # -- class, tier, network -------------------------------------------------------------------
 
+    # (2): classify the caller.
     def _caller(self) -> str:
         asked = self.request.caller
         carried = next((p for p in reversed(self.chain) if p.caller), None)

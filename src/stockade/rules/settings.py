@@ -61,7 +61,7 @@ class Settings:
                 row = replace(row, tier=parse(changed["tier"]))
             if "net" in changed:
                 row = replace(row, net=changed["net"])
-            origins.update({key: f"{file.layer.origin} class {caller}" for key in changed})
+            origins.update(dict.fromkeys(changed, f"{file.layer.origin} class {caller}"))
         return row, origins
 
 
@@ -119,12 +119,8 @@ def load_project(cwd: str, state: StateHome) -> ConfigFile | None:
         if "/" in name:
             # The digest that was trusted covers this file, not another one that it points to.
             raise document.error(f"key 'profile': got the path {name!r}, expected a profile name", "profile")
-    return ConfigFile(layer=parse_layer(_with_origin(document), f"project {document.path}"), profiles=profiles,
+    return ConfigFile(layer=parse_layer(document, f"project {document.path}"), profiles=profiles,
                       narrow_only=not is_trusted(state, document))
-
-
-def _with_origin(document: Document) -> Document:
-    return replace(document, data={key: document.data[key] for key in document.data if key not in ("profile", "class")})
 
 
 def _profiles(document: Document) -> tuple[str, ...]:
@@ -137,7 +133,7 @@ def _config_file(path: str, *, owners: tuple[int, ...] | None) -> ConfigFile | N
     if document is None:
         return None
     document.check_keys(document.data, _CONFIG_KEYS)
-    return ConfigFile(layer=parse_layer(_with_origin(document), f"file {path}"), profiles=_profiles(document),
+    return ConfigFile(layer=parse_layer(document, f"file {path}"), profiles=_profiles(document),
                       rows=_rows(document))
 
 
