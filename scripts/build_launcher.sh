@@ -8,9 +8,7 @@ root=$(pwd)
 HOME=${HOME:-}
 . scripts/lib.sh
 
-cargo_bin=$(find_cargo) || die "Rust is missing: no working cargo on PATH or in the account's home (hint: install Rust stable with rustup, or set RUSTUP_HOME)"
-PATH=$cargo_bin:$PATH
-export PATH
+use_cargo || die "Rust is missing: no working cargo on PATH or in the account's home (hint: install Rust stable with rustup, or set RUSTUP_HOME)"
 # These would replace the flags of launcher/.cargo/config.toml, and with them "static".
 unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_TARGET CARGO_BUILD_RUSTFLAGS CARGO_TARGET_DIR || true
 
@@ -31,5 +29,5 @@ chmod 0755 src/stockade/_bin
 if ! cmp -s "$built" "$target"; then
     install -m 0755 "$built" "$target.new"
     mv -f "$target.new" "$target"
-    say "launcher: $("$root/$target" --version) ($(stat -c %s "$target") bytes)"
+    say "launcher: $(stat -c %s "$target") bytes, static"
 fi

@@ -11,24 +11,33 @@ account_home() {
     fi
 }
 
-# Prints a PATH entry that holds a working cargo. A rustup proxy without its
-# RUSTUP_HOME is a program that exists and cannot work, so each candidate is run.
-find_cargo() {
+# Puts a working cargo first on PATH. A rustup proxy without its RUSTUP_HOME is a
+# program that exists and cannot work, so each candidate is run.
+use_cargo() {
     for dir in "$(dirname "$(command -v cargo 2>/dev/null || echo /nonexistent/cargo)")" \
         "${CARGO_HOME:-$HOME/.cargo}/bin" "$(account_home)/.cargo/bin" /usr/local/cargo/bin; do
-        if [ -x "$dir/cargo" ] && "$dir/cargo" --version >/dev/null 2>&1 && "$dir/rustc" --version >/dev/null 2>&1; then
-            printf '%s\n' "$dir"
-            return 0
-        fi
+        [ -x "$dir/cargo" ] || continue
+        for rustup_home in "${RUSTUP_HOME:-}" "$(account_home)/.rustup" /usr/local/rustup; do
+            try_cargo "$dir" "$rustup_home" && return 0
+        done
     done
-    for dir in "${RUSTUP_HOME:-/nonexistent}"/toolchains/stable-*/bin "$(account_home)"/.rustup/toolchains/stable-*/bin \
-        "$(account_home)"/.rustup/toolchains/[0-9]*/bin /usr/local/rustup/toolchains/*/bin; do
-        if [ -x "$dir/cargo" ] && "$dir/cargo" --version >/dev/null 2>&1; then
-            printf '%s\n' "$dir"
-            return 0
-        fi
+    for dir in "$(account_home)"/.rustup/toolchains/stable-*/bin "$(account_home)"/.rustup/toolchains/[0-9]*/bin; do
+        try_cargo "$dir" "" && return 0
     done
     return 1
+}
+
+# Runs cargo and rustc of a directory; keeps both settings when they work.
+try_cargo() {
+    if [ -n "$2" ]; then
+        env PATH="$1:$PATH" RUSTUP_HOME="$2" sh -c 'cargo --version && rustc --version' >/dev/null 2>&1 || return 1
+        RUSTUP_HOME=$2
+        export RUSTUP_HOME
+    else
+        env PATH="$1:$PATH" sh -c 'cargo --version && rustc --version' >/dev/null 2>&1 || return 1
+    fi
+    PATH=$1:$PATH
+    export PATH
 }
 
 # Prints a Python that is new enough. The system one comes first: a private

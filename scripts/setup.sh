@@ -8,7 +8,7 @@ HOME=${HOME:-}
 . scripts/lib.sh
 
 need_languages() {
-    find_cargo >/dev/null || die "Rust is missing: no working cargo on PATH or in the account's home (hint: install Rust stable with rustup, or set RUSTUP_HOME)"
+    use_cargo || die "Rust is missing: no working cargo on PATH or in the account's home (hint: install Rust stable with rustup, or set RUSTUP_HOME)"
     find_python >/dev/null || die "Python 3.11 or newer is missing (hint: install python3, or name one with PYTHON=/path/to/python3)"
     command -v node >/dev/null 2>&1 && command -v npm >/dev/null 2>&1 || die "Node is missing: node and npm are needed by the demonstration and the tests (hint: install Node 18 or newer)"
 }

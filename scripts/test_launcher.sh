@@ -5,9 +5,7 @@ set -eu
 cd "$(dirname "$0")/.."
 HOME=${HOME:-}
 . scripts/lib.sh
-cargo_bin=$(find_cargo) || die "Rust is missing: no working cargo (hint: install Rust stable with rustup)"
-PATH=$cargo_bin:$PATH
-export PATH
+use_cargo || die "Rust is missing: no working cargo (hint: install Rust stable with rustup)"
 unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_TARGET CARGO_BUILD_RUSTFLAGS CARGO_TARGET_DIR || true
 cd launcher
 exec cargo test --quiet --locked
