@@ -123,7 +123,9 @@ impl Root {
 
     fn root_is_lost(&self, result: &mut Compared, change: ChangeKind) {
         self.push(result, b".", change);
-        result.degraded.push(format!("persistence of {} not compared: the root is another object", show(self.path.as_bytes())));
+        result
+            .degraded
+            .push(format!("persistence of {} not compared: the root is another object", show(self.path.as_bytes())));
     }
 
     fn push(&self, result: &mut Compared, path: &[u8], change: ChangeKind) {
@@ -221,8 +223,12 @@ mod tests {
         tree.write(".git/worktrees/w/config.worktree", "a");
         tree.write(".git/worktrees/w/HEAD", "a");
         let expected = [
-            (".git/config", Changed), (".git/hooks/.new", Created), (".git/worktrees/w/config.worktree", Created),
-            (".vscode/a", Created), (".vscode/a/tasks.json", Created), (".git/hooks/old", Removed),
+            (".git/config", Changed),
+            (".git/hooks/.new", Created),
+            (".git/worktrees/w/config.worktree", Created),
+            (".vscode/a", Created),
+            (".vscode/a/tasks.json", Created),
+            (".git/hooks/old", Removed),
         ];
         assert_eq!(changes(&before), expected.map(|(path, change)| (path.to_owned(), change)));
     }
@@ -283,7 +289,8 @@ mod tests {
         tree.write("d/new", "");
         let result = before.compare();
         assert_eq!(result.degraded.len(), 1);
-        let created: Vec<&str> = result.changes.iter().filter(|c| c.change == Created).map(|c| c.path.as_str()).collect();
+        let created: Vec<&str> =
+            result.changes.iter().filter(|c| c.change == Created).map(|c| c.path.as_str()).collect();
         assert_eq!(created, ["d/new"]);
         assert!(result.changes.iter().filter(|c| c.change == Removed).count() <= 1000);
     }
@@ -309,12 +316,16 @@ mod tests {
         assert_eq!(before.compare().changes[0].change, Removed);
         fs::create_dir(tree.path("w")).unwrap();
         let result = before.compare();
-        assert_eq!((result.changes[0].path.as_str(), result.changes[0].change, result.degraded.len()), (".", Changed, 1));
+        assert_eq!(
+            (result.changes[0].path.as_str(), result.changes[0].change, result.degraded.len()),
+            (".", Changed, 1)
+        );
     }
 
     #[test]
     fn patterns_without_meaning_are_refused() {
-        let one = |name: &str| check(&[Persistence { root: "/w".into(), names: vec![name.into()], mode: "report".into() }]);
+        let one =
+            |name: &str| check(&[Persistence { root: "/w".into(), names: vec![name.into()], mode: "report".into() }]);
         for name in ["", "/a", "a/", "a//b", "../a", "a/./b", "a/**/b", "a**", "a/b**", "a\0"] {
             assert!(one(name).is_err(), "{name:?}");
         }
@@ -331,7 +342,14 @@ mod tests {
         let names: Vec<String> = (0..56).map(|n| format!(".tool{n}/settings.json")).collect();
         let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
         names.extend([".git/hooks/*", ".git/config", ".git/modules/*/config", ".git/worktrees/*/config.worktree"]);
-        let best = (0..20).map(|_| { let start = Instant::now(); tree.watch(&names); start.elapsed() }).min().unwrap();
+        let best = (0..20)
+            .map(|_| {
+                let start = Instant::now();
+                tree.watch(&names);
+                start.elapsed()
+            })
+            .min()
+            .unwrap();
         eprintln!("60 names: {best:?}");
         assert!(best.as_millis() < 20, "{best:?}");
     }

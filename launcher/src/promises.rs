@@ -14,11 +14,37 @@ use crate::plan::PlanPromise;
 
 /// Everything that a launch can prove.
 pub const FACTS: &[&str] = &[
-    "userns", "mntns", "pidns", "ipcns", "utsns", "cgroupns", "netns", "mounts", "overlay_home", "snapshot_home",
-    "guards", "proc_fresh", "proc_covers", "dev_private", "init_protected", "fds_closed", "env_filtered",
-    "no_new_privs", "keyring", "caps_empty", "bounding_empty", "landlock_fs", "landlock_signal",
-    "landlock_abstract", "rlimits", "seccomp", "persistence_watch", "supervised", "terminal_filter",
-    "sockets_covered", "ids_shifted",
+    "userns",
+    "mntns",
+    "pidns",
+    "ipcns",
+    "utsns",
+    "cgroupns",
+    "netns",
+    "mounts",
+    "overlay_home",
+    "snapshot_home",
+    "guards",
+    "proc_fresh",
+    "proc_covers",
+    "dev_private",
+    "init_protected",
+    "fds_closed",
+    "env_filtered",
+    "no_new_privs",
+    "keyring",
+    "caps_empty",
+    "bounding_empty",
+    "landlock_fs",
+    "landlock_signal",
+    "landlock_abstract",
+    "rlimits",
+    "seccomp",
+    "persistence_watch",
+    "supervised",
+    "terminal_filter",
+    "sockets_covered",
+    "ids_shifted",
 ];
 
 /// Isolation tiers, weakest first.
@@ -142,8 +168,7 @@ pub fn evaluate(promises: &[PlanPromise], facts: &FactSet, requested: Tier, acce
     let states: Vec<PromiseState> = promises.iter().map(|promise| state_of(promise, facts)).collect();
     let rows: Vec<(&PlanPromise, State)> = promises.iter().zip(states.iter().map(|s| s.state)).collect();
     let required: Vec<&(&PlanPromise, State)> = rows.iter().filter(|row| requires(row.0, requested, facts)).collect();
-    let missing: Vec<String> =
-        required.iter().filter(|row| row.1 != State::Kept).map(|row| row.0.id.clone()).collect();
+    let missing: Vec<String> = required.iter().filter(|row| row.1 != State::Kept).map(|row| row.0.id.clone()).collect();
     let effective_tier = highest(&rows, facts, |state| state == State::Kept);
     Evaluation {
         effective_tier,

@@ -43,7 +43,11 @@ pub const CODES: &[(&str, u8, &str)] = &[
     ("source_symlink", 4, "a component of a granted path became a symbolic link; ask for a new plan"),
     ("source_denied", 4, "a granted path cannot be opened; check its permissions"),
     ("mount_denied", 4, "a mount was refused; `stockade doctor` shows what this host allows"),
-    ("mount_point_missing", 4, "nothing is ever created in your tree to mount on; create the directory or drop the grant"),
+    (
+        "mount_point_missing",
+        4,
+        "nothing is ever created in your tree to mount on; create the directory or drop the grant",
+    ),
     ("overlay_denied", 4, "overlay mounts are not allowed here; `stockade doctor` names the cause"),
     ("guard_denied", 4, "a guarded path could not be protected; it may have been replaced, try again"),
     ("proc_denied", 4, "a fresh /proc was refused; in a container /proc may be covered by the host"),
@@ -315,7 +319,10 @@ mod tests {
         assert_eq!(line, "stockade: refused: mount_denied: bind /home/u/w on /home/u/w: EACCES (hint: x)");
         let typed = Refusal::new("source_type", "/w").detail("got file, expected dir");
         assert!(typed.line().starts_with("stockade: refused: source_type: /w: got file, expected dir (hint: "));
-        assert_eq!(denied().detail("got a, expected b").message(), "bind /home/u/w on /home/u/w: got a, expected b (EACCES)");
+        assert_eq!(
+            denied().detail("got a, expected b").message(),
+            "bind /home/u/w on /home/u/w: got a, expected b (EACCES)"
+        );
     }
 
     #[test]
@@ -339,7 +346,18 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(&to_json(&denied().record("R")).unwrap()).unwrap();
         let keys: HashSet<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
         let expected = [
-            "schema", "record", "run_id", "ts", "code", "step", "object", "errno", "errno_name", "message", "hint", "transient",
+            "schema",
+            "record",
+            "run_id",
+            "ts",
+            "code",
+            "step",
+            "object",
+            "errno",
+            "errno_name",
+            "message",
+            "hint",
+            "transient",
         ];
         assert_eq!(keys, HashSet::from(expected));
         assert_eq!((json["errno"].as_i64(), json["errno_name"].as_str()), (Some(13), Some("EACCES")));

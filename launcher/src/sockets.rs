@@ -131,8 +131,17 @@ mod tests {
     #[test]
     fn only_absolute_path_names_are_taken() {
         let unnamed = "ffff888003f5a000: 00000003 00000000 00000000 0001 03 12345\n";
-        let table = [HEAD, &line("/run/b"), unnamed, &line("@abstract"), &line("relative"), &line("/run/a b"), &line("/run/b"), unnamed]
-            .concat();
+        let table = [
+            HEAD,
+            &line("/run/b"),
+            unnamed,
+            &line("@abstract"),
+            &line("relative"),
+            &line("/run/a b"),
+            &line("/run/b"),
+            unnamed,
+        ]
+        .concat();
         assert_eq!(parse(table.as_bytes()), paths(&["/run/a b", "/run/b"]));
         assert_eq!(parse(HEAD.as_bytes()), paths(&[]));
         assert_eq!(parse(b""), paths(&[]));
@@ -167,7 +176,15 @@ mod tests {
 
     #[test]
     fn directories_are_covered_once_and_never_over_what_the_box_needs() {
-        let all = paths(&["/s", "/opt/app/s1", "/opt/app/s2", "/opt/app/deep/s", "/home/u/x.sock", "/srv/s", "/opt/../etc/s"]);
+        let all = paths(&[
+            "/s",
+            "/opt/app/s1",
+            "/opt/app/s2",
+            "/opt/app/deep/s",
+            "/home/u/x.sock",
+            "/srv/s",
+            "/opt/../etc/s",
+        ]);
         let cover = dirs_to_cover(&all, |path| !path.starts_with("/srv"), &paths(&["/home/u/w"]));
         assert_eq!(cover.dirs, paths(&["/opt/app"]));
         assert_eq!(cover.files, paths(&["/home/u/x.sock", "/s"]));

@@ -77,7 +77,8 @@ impl Spool {
 
     fn open_file(&self) -> io::Result<(OwnedFd, libc::stat)> {
         // Non-blocking: a fifo planted under the name must not stop the launch.
-        let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
+        let flags =
+            libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
         let file = open_at(self.dir.as_raw_fd(), &self.name, flags)?;
         let stat = stat_at(file.as_raw_fd(), c"", libc::AT_EMPTY_PATH)?;
         if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
@@ -293,7 +294,12 @@ mod tests {
     fn eight_threads_lose_and_tear_nothing_while_the_file_rotates() {
         let dir = Dir::new();
         std::thread::scope(|scope| {
-            (0..WRITERS).for_each(|writer| drop(scope.spawn({ let dir = &dir; move || write_many(dir, 20_000, writer) })));
+            (0..WRITERS).for_each(|writer| {
+                drop(scope.spawn({
+                    let dir = &dir;
+                    move || write_many(dir, 20_000, writer)
+                }))
+            });
         });
         assert_none_lost(&dir);
         assert!(fs::read_dir(&dir.0).unwrap().count() > 20);

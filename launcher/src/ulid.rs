@@ -39,20 +39,13 @@ pub fn stamp(since: Duration) -> String {
 
 /// Time since the epoch; a clock set before 1970 reads as the epoch itself.
 fn since_epoch() -> Duration {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or(Duration::ZERO)
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO)
 }
 
 fn encode(millis: u128, random: [u8; RANDOM_BYTES]) -> String {
     let time = millis & ((1u128 << TIME_BITS) - 1);
-    let value = random
-        .iter()
-        .fold(time, |acc, byte| (acc << 8) | u128::from(*byte));
-    (0..ULID_CHARS)
-        .rev()
-        .map(|place| ALPHABET[(value >> (place * 5)) as usize & 31] as char)
-        .collect()
+    let value = random.iter().fold(time, |acc, byte| (acc << 8) | u128::from(*byte));
+    (0..ULID_CHARS).rev().map(|place| ALPHABET[(value >> (place * 5)) as usize & 31] as char).collect()
 }
 
 fn fill_random(buffer: &mut [u8]) -> io::Result<()> {

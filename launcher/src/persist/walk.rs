@@ -43,12 +43,17 @@ impl Node {
     }
 
     fn insert(&mut self, name: &str) -> Result<(), String> {
-        let fault = || format!("persistence name {name:?}: expected a relative path, `*` inside a component, `**` only at the end");
+        let fault = || {
+            format!("persistence name {name:?}: expected a relative path, `*` inside a component, `**` only at the end")
+        };
         let mut node = self;
         let mut parts = name.split('/').peekable();
         while let Some(part) = parts.next() {
             let last = parts.peek().is_none();
-            if matches!(part, "" | "." | "..") || part.contains('\0') || (part.contains("**") && !(last && part == "**")) {
+            if matches!(part, "" | "." | "..")
+                || part.contains('\0')
+                || (part.contains("**") && !(last && part == "**"))
+            {
                 return Err(fault());
             }
             if part == "**" {

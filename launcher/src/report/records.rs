@@ -135,3 +135,100 @@ impl Inside {
         Self { schema: SCHEMA, record: "inside", run_id: run_id.to_owned(), ts: ulid::now(), origin: "inside", data }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+    use std::collections::BTreeSet;
+
+    fn launch() -> Launch {
+        let text = String::new;
+        Launch {
+            schema: SCHEMA,
+            record: "launch",
+            run_id: text(),
+            ts: ulid::now(),
+            plan: text(),
+            backend: text(),
+            kernel: text(),
+            landlock_abi: 7,
+            caller: text(),
+            requested_tier: Tier::Strict,
+            effective_tier: Tier::Guarded,
+            profiles: Vec::new(),
+            promises: Vec::new(),
+            missing: Vec::new(),
+            would_be: Tier::Strict,
+            kept: 0,
+            of: 0,
+            mechanisms: Vec::new(),
+            home: "overlay",
+            net: text(),
+            env_kept: Vec::new(),
+            env_dropped: Vec::new(),
+            limits: Vec::new(),
+            argv0: text(),
+            cwd: text(),
+            supervisor: Supervisor { pid: 1, start_ticks: 2 },
+            command_pid: 3,
+            origin: "outside",
+        }
+    }
+
+    fn end() -> End {
+        End {
+            schema: SCHEMA,
+            record: "end",
+            run_id: String::new(),
+            ts: ulid::now(),
+            outcome: Outcome::TimedOut,
+            exit_code: None,
+            signal: None,
+            limit_hit: Some(LimitHit::CpuTime),
+            wall_ms: 0,
+            cpu_ms: 0,
+            max_rss_bytes: 0,
+            persistence: Vec::new(),
+            guard_lost: Vec::new(),
+            discarded: 0,
+            net_denied: Vec::new(),
+            inside: 0,
+            degraded: Vec::new(),
+        }
+    }
+
+    fn keys(value: &Value) -> BTreeSet<String> {
+        value.as_object().map(|map| map.keys().cloned().collect()).unwrap_or_default()
+    }
+
+    #[test]
+    fn every_record_has_exactly_the_fields_of_the_published_schema() {
+        let schema = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../schemas/receipt.v1.json"));
+        let schema: Value = serde_json::from_str(schema).unwrap();
+        let records = [
+            serde_json::to_value(launch()).unwrap(),
+            serde_json::to_value(end()).unwrap(),
+            serde_json::to_value(crate::report::Refusal::new("usage", "x").record("R")).unwrap(),
+            serde_json::to_value(Inside::stamp("R", b"x")).unwrap(),
+        ];
+        for record in records {
+            let name = record["record"].as_str().unwrap();
+            let mut published = keys(&schema["$defs"][name]["properties"]);
+            // Only the spool adds the length.
+            published.remove("len");
+            assert_eq!(keys(&record), published, "{name}");
+        }
+    }
+
+    #[test]
+    fn words_are_spelled_as_published() {
+        let (launch, end) = (serde_json::to_value(launch()).unwrap(), serde_json::to_value(end()).unwrap());
+        assert_eq!(
+            (launch["requested_tier"].as_str(), launch["effective_tier"].as_str()),
+            (Some("strict"), Some("guarded"))
+        );
+        assert_eq!((end["outcome"].as_str(), end["limit_hit"].as_str()), (Some("timed_out"), Some("cpu_time")));
+        assert_eq!(serde_json::to_value(crate::promises::State::NotKept).unwrap(), "not_kept");
+    }
+}

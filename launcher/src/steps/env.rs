@@ -152,10 +152,7 @@ pub fn filter(policy: &EnvPolicy, inherited: &[Pair], set_fd: &[Pair]) -> Result
 }
 
 /// Values that the caller or the plan sets; the descriptor wins.
-fn merge_given<'a>(
-    policy: &'a EnvPolicy,
-    set_fd: &'a [Pair],
-) -> Result<BTreeMap<&'a [u8], &'a [u8]>, EnvError> {
+fn merge_given<'a>(policy: &'a EnvPolicy, set_fd: &'a [Pair]) -> Result<BTreeMap<&'a [u8], &'a [u8]>, EnvError> {
     let mut given: BTreeMap<&[u8], &[u8]> = BTreeMap::new();
     for (name, value) in &policy.set {
         given.insert(name.as_bytes(), value.as_bytes());
@@ -278,8 +275,12 @@ mod tests {
         let token = format!("url=https://x:ghp_{}@host", "a".repeat(36));
         let short = format!("ghp_{}", "a".repeat(35));
         let inherited = [
-            pair("PATH", "/bin"), pair("aws_secret_x", "1"), pair("NPM_TOKEN", "1"),
-            pair("REMOTE", &token), pair("NOTE", &short), pair("AWS_SECRET_KEEP", "2"),
+            pair("PATH", "/bin"),
+            pair("aws_secret_x", "1"),
+            pair("NPM_TOKEN", "1"),
+            pair("REMOTE", &token),
+            pair("NOTE", &short),
+            pair("AWS_SECRET_KEEP", "2"),
         ];
         let policy = policy("deny", &["AWS_SECRET_KEEP"], &["AWS_SECRET*", "*_token"]);
         let result = filter(&policy, &inherited, &[]).unwrap();

@@ -44,11 +44,12 @@ impl<'a> Shapes<'a> {
                     "got a prefix of less than 2 bytes, expected one that marks a secret",
                 ));
             }
-            let set = ByteSet::parse(&shape.charset)
-                .ok_or_else(|| EnvError::new(
+            let set = ByteSet::parse(&shape.charset).ok_or_else(|| {
+                EnvError::new(
                     format!("env shape {:?}", shape.name),
                     "got a bad charset, expected ASCII like A-Za-z0-9_- with '-' last as itself",
-                ))?;
+                )
+            })?;
             all.first.insert(prefix[0]);
             all.pairs[prefix[0] as usize].insert(prefix[1]);
             all.compiled.push((prefix, set, shape.min_len));
@@ -78,12 +79,7 @@ impl<'a> Shapes<'a> {
 }
 
 /// Tests one shape at one offset; moves `dead` past a run that was too short.
-fn shape_starts(
-    (prefix, set, min_len): &(&[u8], ByteSet, usize),
-    tail: &[u8],
-    at: usize,
-    dead: &mut usize,
-) -> bool {
+fn shape_starts((prefix, set, min_len): &(&[u8], ByteSet, usize), tail: &[u8], at: usize, dead: &mut usize) -> bool {
     let Some(rest) = tail.strip_prefix(*prefix) else {
         return false;
     };
@@ -143,9 +139,9 @@ mod tests {
             list.iter().any(|s| {
                 let set = ByteSet::parse(&s.charset).unwrap();
                 (0..value.len()).any(|at| {
-                    value[at..].strip_prefix(s.prefix.as_bytes()).is_some_and(|rest| {
-                        rest.len() >= s.min_len && rest[..s.min_len].iter().all(|b| set.has(*b))
-                    })
+                    value[at..]
+                        .strip_prefix(s.prefix.as_bytes())
+                        .is_some_and(|rest| rest.len() >= s.min_len && rest[..s.min_len].iter().all(|b| set.has(*b)))
                 })
             })
         };
@@ -155,7 +151,8 @@ mod tests {
             let mut value = Vec::new();
             for _ in 0..12 {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                let part: &[u8] = [&b"ghp_"[..], b"sk-", b"aaaaaaaaaaaa", b".", b"s", b"Z-9_Z-9_"][(state >> 33) as usize % 6];
+                let part: &[u8] =
+                    [&b"ghp_"[..], b"sk-", b"aaaaaaaaaaaa", b".", b"s", b"Z-9_Z-9_"][(state >> 33) as usize % 6];
                 value.extend_from_slice(part);
             }
             assert_eq!(shapes.occur_in(&value), plain(&value), "{}", String::from_utf8_lossy(&value));
