@@ -54,6 +54,15 @@ def actor(request: pytest.FixtureRequest) -> actors.Actor:
     return made
 
 
+@pytest.fixture
+def fresh_repo(actor: actors.Actor) -> Iterator[str]:
+    """A repository of its own for one test."""
+    path = f"{actor.home}/work/fresh"
+    actor.remove(path)
+    yield actors.make_repository(actor, path)
+    actor.remove(path)
+
+
 def gap(gap_id: str) -> None:
     """Skip for a known gap of this host; any other reason to skip fails the run."""
     pytest.skip(f"known gap {gap_id}: {KNOWN_GAPS[gap_id]}")

@@ -23,10 +23,14 @@ class Requirement:
     sentence: str
     source: str
     deferred_to: str | None = None
+    tiers: tuple[str, ...] = ()
 
 
-def _promise(promise_id: str, sentence: str) -> Requirement:
-    return Requirement(id=promise_id, sentence=sentence, source="promise table")
+ALL = ("standard", "guarded", "strict")
+
+
+def _promise(promise_id: str, sentence: str, tiers: tuple[str, ...] = ALL) -> Requirement:
+    return Requirement(id=promise_id, sentence=sentence, source="promise table", tiers=tiers)
 
 
 def _field(field_id: str, sentence: str, source: str) -> Requirement:
@@ -43,11 +47,11 @@ PROMISES = (
     _promise("fs.own_state", "keys of the state home cannot be read; state, configuration and package cannot be changed"),
     _promise("fs.write_roots", "content, names and sizes outside the write roots cannot be changed"),
     _promise("fs.metadata", "modes, owners, times and attributes outside the write roots cannot be changed"),
-    _promise("fs.credentials", "credential stores cannot be read, whether they exist, appear or are replaced"),
-    _promise("fs.persistence", "persistence points that exist at start cannot be changed or swapped; new ones are reported"),
-    _promise("fs.home", "the home is deny-by-default, also for files created later"),
-    _promise("fs.system", "outside the home only the operating system, toolchains and granted paths are there"),
-    _promise("fs.workspace_secrets", ".env and the like at the top of each root are unreadable unless granted"),
+    _promise("fs.credentials", "credential stores cannot be read, whether they exist, appear or are replaced", ALL[1:]),
+    _promise("fs.persistence", "persistence points that exist at start cannot be changed or swapped; new ones are reported", ALL[1:]),
+    _promise("fs.home", "the home is deny-by-default, also for files created later", ALL[2:]),
+    _promise("fs.system", "outside the home only the operating system, toolchains and granted paths are there", ALL[2:]),
+    _promise("fs.workspace_secrets", ".env and the like at the top of each root are unreadable unless granted", ALL[2:]),
     _promise("proc.no_control", "host processes and the box's own init cannot be signalled, traced or read"),
     _promise("proc.invisible", "host processes cannot be listed, their command lines read, or re-prioritised"),
     _promise("proc.reaped", "when the command ends or the supervisor dies every process of the box is dead"),
@@ -128,6 +132,11 @@ KNOWN_GAPS = {
 
 NOW = PROMISES + LAUNCHER + FIELD_A + FIELD_B + FIELD_C + FIELD_F
 BY_ID = {entry.id: entry for entry in NOW + DEFERRED}
+
+
+def at_tiers(promise_id: str) -> Any:
+    """Run the test once at each tier that requires the promise."""
+    return pytest.mark.parametrize("tier", BY_ID[promise_id].tiers)
 
 
 def requirement(*ids: str) -> Callable[[Any], Any]:

@@ -2,7 +2,7 @@
 """A hostile program: tries a list of operations and tells what the kernel answered.
 
 Reads one JSON list from standard input, ``[{"id", "op", ...}]``, and writes one JSON object,
-``id -> {"errno": null | "ENOENT", "value": ...}``. Operations undo what they did, so that the
+``id -> {"errno": null | "ENOENT", "value": ...}``; with ``serve`` one list a line. Operations undo what they did, so that the
 same list can first run without a box. Every answer is a system call's, never a guess.
 """
 
@@ -249,6 +249,107 @@ def proc_environ(op):
     return sorted(item.decode("utf-8", "replace") for item in open(op["path"], "rb").read().split(b"\0") if item)
 
 
+def all_environ(op):
+    """What any process of the box shows of its environment."""
+    found = []
+    for pid in pids(op):
+        try:
+            found += proc_environ({"path": f"/proc/{pid}/environ"})
+        except OSError:
+            continue
+    return sorted(set(found))
+
+
+def all_cmdlines(op):
+    found = {}
+    for pid in pids(op):
+        try:
+            found[str(pid)] = open(f"/proc/{pid}/cmdline", "rb").read().replace(b"\0", b" ").decode("utf-8", "replace")
+        except OSError:
+            continue
+    return found
+
+
+def fchmod(op):
+    """Change the mode through a descriptor that was opened for reading."""
+    descriptor = os.open(op["path"], os.O_RDONLY)
+    try:
+        before = stat.S_IMODE(os.fstat(descriptor).st_mode)
+        os.fchmod(descriptor, before ^ 0o001)
+        os.fchmod(descriptor, before)
+    finally:
+        os.close(descriptor)
+
+
+def find(op):
+    """Every readable file below a directory whose content holds the needle."""
+    found = []
+    for directory, _, names in os.walk(op["path"]):
+        for name in names:
+            path = os.path.join(directory, name)
+            try:
+                if os.path.isfile(path) and os.path.getsize(path) < 65536 and op["needle"].encode() in open(path, "rb").read():
+                    found.append(path)
+            except OSError:
+                continue
+    return sorted(found)
+
+
+def sleep(op):
+    import time
+
+    time.sleep(op["seconds"])
+
+
+def memory(op):
+    """Touch so many bytes."""
+    block = bytearray(op["bytes"])
+    for offset in range(0, len(block), 4096):
+        block[offset] = 1
+    return len(block)
+
+
+def open_many(op):
+    """Open descriptors until the kernel says no; return how many it gave."""
+    held = []
+    try:
+        for _ in range(op["count"]):
+            held.append(os.open("/dev/null", os.O_RDONLY))
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+    return len(held)
+
+
+def fork_many(op):
+    """Have so many children alive at once."""
+    children, failure = [], None
+    try:
+        for _ in range(op["count"]):
+            child = os.fork()
+            if child == 0:
+                signal.pause()
+                os._exit(0)
+            children.append(child)
+    except OSError as error:
+        failure = error
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    if failure:
+        raise failure
+    return len(children)
+
+
+def set_rlimit(op):
+    import resource
+
+    try:
+        resource.setrlimit(getattr(resource, op["name"]), tuple(op["value"]))
+    except ValueError as error:  # the module turns EPERM into ValueError
+        raise PermissionError(errno.EPERM, str(error)) from None
+
+
 def descriptors(op):
     """Every descriptor besides the standard ones and the one used to look."""
     found = {}
@@ -350,8 +451,17 @@ def answer(op):
         return {"errno": errno.errorcode.get(error.errno, str(error)), "value": None}
 
 
+def serve():
+    """Answer one list of operations a line until the host closes the pipe."""
+    for line in sys.stdin:
+        print(json.dumps({op["id"]: answer(op) for op in json.loads(line)}), flush=True)
+
+
 def main():
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    if sys.argv[1:] == ["serve"]:
+        serve()
+        return
     source = open(sys.argv[1], "rb") if len(sys.argv) > 1 else sys.stdin.buffer
     ops = json.load(source)
     json.dump({op["id"]: answer(op) for op in ops}, sys.stdout)

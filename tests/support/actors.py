@@ -208,13 +208,14 @@ class Actor:
         return parse_answers(done.stdout, done.stderr)
 
     def drive(self, job: dict[str, Any], *, cwd: str | None = None, pass_fds: Sequence[int] = (),
-              env: dict[str, str] | None = None, before: Sequence[str] = (), **popen: Any) -> subprocess.Popen[bytes]:
-        """Start the driver with a job as the actor."""
+              env: dict[str, str] | None = None, before: Sequence[str] = (), lib: str | None = None,
+              **popen: Any) -> subprocess.Popen[bytes]:
+        """Start the driver with a job as the actor; ``lib`` names another copy of the package."""
         descriptor = os.memfd_create("job", 0)
         try:
             os.write(descriptor, json.dumps(job).encode())
             os.lseek(descriptor, 0, os.SEEK_SET)
-            argv = [*before, PYTHON, "-B", str(self.stage.bin / "driver.py"), str(self.stage.lib), str(descriptor)]
+            argv = [*before, PYTHON, "-B", str(self.stage.bin / "driver.py"), lib or str(self.stage.lib), str(descriptor)]
             return self.spawn(argv, cwd=cwd, env=env, pass_fds=[descriptor, *pass_fds], **popen)
         finally:
             os.close(descriptor)
@@ -227,11 +228,14 @@ class Actor:
         return dict(json.loads(out))
 
     def run(self, argv: Sequence[str], *, tier: str, stdin: str = "", cwd: str | None = None,
-            env: dict[str, str] | None = None, before: Sequence[str] = (), **kwargs: Any) -> BoxRun:
-        """Run one command in a box through the public API."""
+            env: dict[str, str] | None = None, source: dict[str, str] | None = None, before: Sequence[str] = (),
+            lib: str | None = None, **kwargs: Any) -> BoxRun:
+        """Run one command in a box through the public API; ``source`` is the request's ``env``."""
         kwargs = self._grants(tier, cwd, kwargs)
+        if source is not None:
+            kwargs["env"] = source
         job = {"mode": "run", "argv": list(argv), "input": stdin, "kwargs": kwargs}
-        return BoxRun(self.answer(job, cwd=cwd, env=env, before=before))
+        return BoxRun(self.answer(job, cwd=cwd, env=env, before=before, lib=lib))
 
     def box(self, ops: Sequence[Op], *, tier: str, **kwargs: Any) -> BoxRun:
         """Run the operations in a box of the tier and parse the answers."""

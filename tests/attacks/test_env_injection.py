@@ -1,0 +1,45 @@
+"""env.injection: no variable makes a program in the box load foreign code."""
+
+from __future__ import annotations
+
+from requirements import at_tiers, requirement
+from support.actors import Actor
+from support.boxes import kept, op
+from support.lists import SOCKET_VARIABLE, variable_names
+
+LOOK = [op("environ", "own"), op("all_environ", "proc")]
+
+
+@requirement("env.injection")
+@at_tiers("env.injection")
+def test_no_listed_variable_reaches_the_box(actor: Actor, tier: str) -> None:
+    names = [name for name in variable_names("env-injection") if name != SOCKET_VARIABLE]
+    harmless = [name for name in names if not name.startswith(("LD_", "PYTHON", "MALLOC", "GLIBC"))]
+    env = {**actor.env, **dict.fromkeys(names, "/nonexistent/injected")}
+    # Without the box they arrive; those that stop the probe's own interpreter are left out there.
+    bare = actor.bare(LOOK, env={**actor.env, **dict.fromkeys(harmless, "/nonexistent/injected")})
+    assert set(harmless) <= set(bare["own"]["value"])
+    # As the request's source of values: the driver's own interpreter starts clean.
+    run = actor.box(LOOK, tier=tier, source=env)
+    assert "/nonexistent/injected" not in repr(run.answers)
+    kept(run, "env.injection", tier)
+
+
+@requirement("env.injection")
+@at_tiers("env.injection")
+def test_shell_and_interpreter_hooks_run_nothing(actor: Actor, tier: str) -> None:
+    hook = actor.put(f"{actor.workspace}/hook.sh", "echo injected\n", 0o755)
+    module = actor.put(f"{actor.workspace}/evil/Evil.pm", "print \"injected\\n\"; 1;\n", 0o644)
+    env = {**actor.env, "BASH_ENV": hook, "ENV": hook, "PERL5OPT": f"-I{module.rsplit('/', 1)[0]} -MEvil"}
+    ask = ["bash", "-c", "perl -e 'print qq(done\\n)'; echo end"]
+    bare = actor.call(ask, env=env).stdout.decode()
+    assert bare.count("injected") == 2
+    run = actor.run(ask, tier=tier, env=env)
+    assert run.stdout.split() == ["done", "end"]
+
+
+@requirement("env.injection")
+@at_tiers("env.injection")
+def test_a_granted_variable_arrives(actor: Actor, tier: str) -> None:
+    run = actor.box(LOOK, tier=tier, env={**actor.env, "NODE_OPTIONS": "--no-warnings"}, pass_env=["NODE_OPTIONS"])
+    assert run.value("own")["NODE_OPTIONS"] == "--no-warnings"

@@ -1,0 +1,166 @@
+"""fs.credentials: no store of the list can be read, by any name, now or later."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+from requirements import at_tiers, requirement
+from support.actors import Actor
+from support.boxes import Op, failed_with, kept, op, worked
+from support.lists import home_examples, without_parents
+from support.live import LiveBox
+
+NEEDLE = "credential-needle-7f3a"
+GONE = {"ENOENT"}
+LATE = (".ssh/id_late", ".aws/credentials", ".netrc", ".git-credentials", ".config/gh/hosts.yml")
+
+
+def _stores() -> list[str]:
+    return list(without_parents(home_examples("credentials")))
+
+
+@pytest.fixture
+def stores(actor: Actor) -> list[str]:
+    """Every store of the list, filled with the needle."""
+    return [actor.put(f"{actor.home}/{path}", f"{NEEDLE} {path}\n") for path in _stores()]
+
+
+def _reads(paths: list[str]) -> list[Op]:
+    return [op("read", path=path) for path in paths]
+
+
+@requirement("fs.credentials")
+@at_tiers("fs.credentials")
+def test_no_store_of_the_list_can_be_read(actor: Actor, stores: list[str], tier: str) -> None:
+    worked(actor.bare(_reads(stores)))
+    run = actor.box([*_reads(stores), op("find", "find", path=actor.home, needle=NEEDLE)], tier=tier)
+    failed_with(run.answers, GONE, but={"find"})
+    assert run.value("find") == []
+    kept(run, "fs.credentials", tier)
+
+
+@requirement("fs.credentials")
+@at_tiers("fs.credentials")
+def test_existence_and_size_are_hidden_and_names_cannot_be_listed(actor: Actor, stores: list[str], tier: str) -> None:
+    ops = [op("stat", path=path) for path in stores] + [op("list", path=f"{actor.home}/.ssh")]
+    worked(actor.bare(ops))
+    run = actor.box(ops, tier=tier)
+    listing = f"list {actor.home}/.ssh"
+    failed_with(run.answers, GONE, but={listing})
+    hidden = {os.path.basename(path) for path in stores if "/.ssh/" in path}
+    assert hidden & set(run.answers[listing]["value"] or []) == set()
+
+
+@requirement("fs.credentials")
+@pytest.mark.parametrize("tier", ["guarded"])
+def test_what_is_no_credential_stays_readable(actor: Actor, stores: list[str], tier: str) -> None:
+    plain = {".gitconfig": "[user]\n", ".ssh/known_hosts": "host key\n", ".ssh/config": "Host x\n", ".ssh/id_ed25519.pub": "public\n", "notes.txt": "n\n"}
+    for path, text in plain.items():
+        actor.put(f"{actor.home}/{path}", text, 0o644)
+    worked(actor.box(_reads([f"{actor.home}/{path}" for path in plain]), tier=tier).answers)
+
+
+@requirement("fs.credentials")
+@at_tiers("fs.credentials")
+def test_a_store_that_is_granted_can_be_read(actor: Actor, stores: list[str], tier: str) -> None:
+    wanted = f"{actor.home}/.aws/credentials"
+    run = actor.box(_reads([wanted, f"{actor.home}/.netrc"]), tier=tier, read=[wanted], accept=["fs.credentials"])
+    assert NEEDLE in run.value(f"read {wanted}")
+    assert run.answers[f"read {actor.home}/.netrc"]["errno"] == "ENOENT"
+
+
+@requirement("fs.credentials", "B.secret_aliases")
+@at_tiers("fs.credentials")
+def test_symlinks_dots_and_proc_names_lead_nowhere(actor: Actor, stores: list[str], tier: str) -> None:
+    secret = f"{actor.home}/.aws/credentials"
+    workspace = actor.workspace
+    for name, to in (("link", secret), ("dirlink", f"{actor.home}/.aws"), ("up", "../..")):
+        actor.remove(f"{workspace}/{name}")
+        actor.host(f"{workspace}/{name}").symlink_to(to)
+    ops = [op("read", path=f"{workspace}/link"), op("read", path=f"{workspace}/dirlink/credentials"), op("read", path=f"{workspace}/up/.aws/credentials"),
+           op("read", path=f"{workspace}/../../.aws/credentials"), op("read", path=f"/proc/self/root{secret}"),
+           op("read", path="/proc/self/cwd/../../.aws/credentials"), op("memfd_exec", "memfd", path=secret)]
+    worked(actor.bare(ops))
+    assert actor.bare(ops[-1:])["memfd"]["value"] == 0
+    run = actor.box(ops, tier=tier)
+    failed_with(run.answers, GONE, but={"memfd"})
+    # Code without a name, run from memory, sees what the box sees.
+    assert run.answers["memfd"]["errno"] is not None or run.answers["memfd"]["value"] != 0
+
+
+@requirement("fs.credentials", "B.secret_aliases")
+@at_tiers("fs.credentials")
+def test_a_hard_link_in_the_workspace_is_found_or_refused(actor: Actor, tier: str) -> None:
+    secret = actor.put(f"{actor.home}/.aws/credentials", NEEDLE)
+    alias = f"{actor.workspace}/deep/alias.txt"
+    actor.make_dir(f"{actor.workspace}/deep")
+    actor.remove(alias)
+    actor.sh(f"ln {secret} {alias}")
+    worked(actor.bare(_reads([alias])))
+    run = actor.run(["cat", alias], tier=tier)
+    actor.remove(alias)
+    if run.code is not None:
+        assert alias in str(run.refused), "a refusal names the alias"
+    else:
+        assert NEEDLE not in run.stdout
+
+
+@requirement("fs.credentials", "B.secret_aliases")
+@at_tiers("fs.credentials")
+def test_a_bind_alias_is_hidden(root: Actor, user: Actor, tier: str) -> None:
+    """The host shows the home a second time; mountinfo tells."""
+    for actor in (user, root):
+        secret = actor.put(f"{actor.home}/.aws/credentials", NEEDLE)
+        alias = "/tmp/home-alias" if tier == "strict" else "/srv"
+        enter = ["nsenter", "-m", "-t", str(actor.world.holder.pid), "--"]
+        actor.host("/tmp/home-alias").mkdir(exist_ok=True)
+        subprocess.run([*enter, "mount", "--bind", actor.home, alias], check=True)
+        try:
+            reads = _reads([f"{alias}/.aws/credentials"])
+            worked(actor.bare(reads))
+            run = actor.box([*reads, op("read", "true", path=secret)], tier=tier)
+            failed_with(run.answers, GONE)
+        finally:
+            subprocess.run([*enter, "umount", alias], check=True)
+
+
+@requirement("fs.credentials", "B.host_renames_over", "B.secret_aliases")
+@at_tiers("fs.credentials")
+def test_stores_that_the_host_creates_or_replaces_stay_hidden(actor: Actor, stores: list[str], tier: str) -> None:
+    late = [f"{actor.home}/{path}" for path in LATE]
+    for path in late:
+        actor.remove(path)
+    with LiveBox(actor, tier=tier) as box:
+        failed_with(box.ask(_reads([*late, *stores])), GONE)
+        for path in {*late, *stores}:
+            actor.agent.do("replace", path=path, text=f"{NEEDLE} late\n")
+        worked(actor.bare(_reads(late)))
+        failed_with(box.ask(_reads(sorted({*late, *stores}))), GONE)
+        for path in {*late, *stores}:
+            actor.agent.do("replace", path=path, text=f"{NEEDLE} again\n")
+        failed_with(box.ask(_reads(sorted({*late, *stores}))), GONE)
+
+
+@requirement("fs.credentials", "B.host_renames_over")
+@at_tiers("fs.credentials")
+def test_a_parent_that_the_host_renames_and_makes_anew_stays_hidden(actor: Actor, stores: list[str], tier: str) -> None:
+    with LiveBox(actor, tier=tier) as box:
+        actor.agent.do("rename", path=f"{actor.home}/.aws", to=f"{actor.home}/.aws-old")
+        actor.agent.do("write", path=f"{actor.home}/.aws/credentials", text=NEEDLE)
+        ops = _reads([f"{actor.home}/.aws/credentials"])
+        worked(actor.bare(ops))
+        failed_with(box.ask(ops), GONE)
+    actor.remove(f"{actor.home}/.aws-old")
+
+
+@requirement("fs.credentials", "B.hidden_and_read_only")
+@at_tiers("fs.credentials")
+def test_hide_wins_over_every_grant(actor: Actor, tier: str) -> None:
+    secret = actor.put(f"{actor.workspace}/private/key", NEEDLE, 0o644)
+    plain = actor.put(f"{actor.workspace}/public", "p", 0o644)
+    run = actor.box(_reads([secret, plain]), tier=tier, read=[secret], write=[actor.workspace], hide=[f"{actor.workspace}/private"])
+    assert NEEDLE not in repr(run.answers)
+    assert run.answers[f"read {secret}"]["errno"] in {"ENOENT", "EACCES"}
+    assert run.value(f"read {plain}") == "p"

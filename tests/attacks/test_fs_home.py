@@ -1,0 +1,68 @@
+"""fs.home: the home is empty but for what was granted, also for what nobody has heard of."""
+
+from __future__ import annotations
+
+from requirements import at_tiers, requirement
+from support.actors import Actor
+from support.boxes import failed_with, kept, op, worked
+from support.live import LiveBox
+from support.trees import changes, snapshot
+
+UNHEARD = (".new-tool/token", "Documents/letter.txt", ".config/unknown/key", "notes.md", ".hidden")
+
+
+@requirement("fs.home")
+@at_tiers("fs.home")
+def test_nothing_of_the_home_is_there(actor: Actor, tier: str) -> None:
+    paths = [actor.put(f"{actor.home}/{name}", "home-needle-51\n") for name in UNHEARD]
+    ops = [op("read", path=path) for path in paths] + [op("stat", path=path) for path in paths]
+    ops += [op("list", path=f"{actor.home}/Documents"), op("list", path=actor.elsewhere)]
+    worked(actor.bare(ops))
+    run = actor.box([*ops, op("list", "home", path=actor.home), op("find", "find", path=actor.home, needle="home-needle-51")], tier=tier)
+    failed_with(run.answers, {"ENOENT"}, but={"home", "find"})
+    assert run.value("find") == []
+    seen = set(run.value("home"))
+    assert seen & {".new-tool", "Documents", "notes.md", ".hidden", "elsewhere"} == set()
+    assert "work" in seen, "the workspace is granted and must be there"
+    kept(run, "fs.home", tier)
+
+
+@requirement("fs.home")
+@at_tiers("fs.home")
+def test_files_created_later_do_not_appear(actor: Actor, tier: str) -> None:
+    with LiveBox(actor, tier=tier) as box:
+        path = f"{actor.home}/.appears-later/secret"
+        actor.agent.do("write", path=path, text="late")
+        ops = [op("read", path=path), op("stat", path=f"{actor.home}/.appears-later")]
+        worked(actor.bare(ops))
+        failed_with(box.ask(ops), {"ENOENT"})
+    actor.remove(f"{actor.home}/.appears-later")
+
+
+@requirement("fs.home")
+@at_tiers("fs.home")
+def test_writes_to_the_private_home_never_reach_the_host(actor: Actor, tier: str) -> None:
+    before = snapshot(actor.host(actor.home), (".local/state", ".cache/stockade"))
+    ops = [op("create", path=f"{actor.home}/.bashrc-new", keep=True), op("mkdir", path=f"{actor.home}/.local-new", keep=True)]
+    run = actor.box(ops, tier=tier)
+    assert all(got["errno"] in {None, "EROFS"} for got in run.answers.values())
+    assert changes(before, snapshot(actor.host(actor.home), (".local/state", ".cache/stockade"))) == {}
+
+
+@requirement("fs.home")
+@at_tiers("fs.home")
+def test_granted_paths_are_there_and_only_those(actor: Actor, tier: str) -> None:
+    shown = actor.put(f"{actor.home}/shown/file", "shown", 0o644)
+    hidden = actor.put(f"{actor.home}/shown-not/file", "hidden", 0o644)
+    run = actor.box([op("read", path=shown), op("read", path=hidden), op("create", path=f"{actor.home}/shown/new")], tier=tier, read=[f"{actor.home}/shown"])
+    assert run.value(f"read {shown}") == "shown"
+    assert run.answers[f"read {hidden}"]["errno"] == "ENOENT"
+    assert run.answers[f"create {actor.home}/shown/new"]["errno"] == "EROFS"
+
+
+@requirement("fs.home")
+@at_tiers("fs.home")
+def test_the_home_of_another_account_is_not_there(root: Actor, user: Actor, tier: str) -> None:
+    other = user.put(f"{user.home}/open-to-all", "other", 0o644)
+    run = root.box([op("read", path=other), op("list", "home", path=user.home)], tier=tier)
+    failed_with(run.answers, {"ENOENT"})

@@ -1,0 +1,119 @@
+"""fs.own_state: keys cannot be read, state, configuration and package cannot be changed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from requirements import at_tiers, requirement
+from support.actors import PYTHON, Actor
+from support.boxes import failed_with, kept, op, worked
+from support.trees import changes, snapshot
+
+HIDDEN = {"ENOENT"}
+READ_ONLY = {"EROFS", "ENOENT", "EBUSY", "EACCES"}
+
+
+@pytest.fixture
+def state(actor: Actor) -> str:
+    """A state home with a key, an app secret, a plan and a log."""
+    actor.box([op("environ")], tier="standard")
+    state = f"{actor.home}/.local/state/stockade"
+    for name in ("keys/signing.key", "apps/chat/secret", "audit/probe.log", "plans/probe.json", "run/probe", "trust.json"):
+        actor.put(f"{state}/{name}", "own-state-secret\n")
+    actor.put(f"{actor.home}/.config/stockade/config.toml", "")
+    return state
+
+
+@requirement("fs.own_state")
+@at_tiers("fs.own_state")
+def test_keys_and_app_secrets_do_not_exist_inside(actor: Actor, state: str, tier: str) -> None:
+    ops = [op("read", path=f"{state}/keys/signing.key"), op("list", path=f"{state}/keys/"), op("read", path=f"{state}/apps/chat/secret"),
+           op("stat", path=f"{state}/keys/signing.key"),
+           op("read", "dots", path=f"{state}/plans/../keys/signing.key"),
+           op("read", "proc root", path=f"/proc/self/root{state}/keys/signing.key")]
+    worked(actor.bare(ops))
+    run = actor.box([*ops, op("find", "find", path=actor.home, needle="own-state-secret")], tier=tier)
+    failed_with(run.answers, HIDDEN, but={"find", f"list {state}/keys/"})
+    # A hidden directory may also be there and empty; what counts is that no name of it shows.
+    listed = run.answers[f"list {state}/keys/"]
+    assert listed["errno"] == "ENOENT" or listed["value"] == []
+    assert [path for path in run.value("find") if "/keys/" in path or "/apps/" in path] == []
+    kept(run, "fs.own_state", tier)
+
+
+@requirement("fs.own_state")
+@at_tiers("fs.own_state")
+def test_state_and_configuration_cannot_be_changed(actor: Actor, state: str, tier: str) -> None:
+    config = f"{actor.home}/.config/stockade"
+    ops = [op("rewrite", path=f"{state}/audit/probe.log"), op("create", path=f"{state}/plans/{'0' * 64}.json"),
+           op("create", path=f"{state}/run/new"), op("rewrite", path=f"{state}/trust.json"), op("rewrite", path=f"{config}/config.toml"),
+           op("create", path=f"{config}/profiles.toml"), op("rename", path=state, to=f"{state}.away"),
+           op("rename", path=config, to=f"{config}.away"), op("chmod", path=f"{state}/plans/probe.json")]
+    worked(actor.bare(ops))
+    before = snapshot(actor.host(state), ("audit/spool", "plans", "run", "probe-cache"))
+    run = actor.box(ops, tier=tier)
+    if tier != "strict":
+        failed_with(run.answers, READ_ONLY)
+    # At strict the private home may take a write; it must not be the host's file.
+    assert changes(before, snapshot(actor.host(state), ("audit/spool", "plans", "run", "probe-cache"))) == {}
+    assert actor.host(f"{config}/config.toml").read_text() == ""
+    assert not actor.host(f"{config}/profiles.toml").exists()
+
+
+@requirement("fs.own_state")
+@at_tiers("fs.own_state")
+def test_a_write_root_above_the_state_home_is_refused(actor: Actor, state: str, tier: str) -> None:
+    for named in (actor.home, f"{actor.home}/.local", f"{actor.home}/.local/state", state):
+        run = actor.run(["true"], tier=tier, write=[named])
+        assert run.code is not None, f"write root {named} was granted"
+
+
+@requirement("fs.own_state")
+@at_tiers("fs.own_state")
+def test_the_package_and_launcher_cannot_be_changed(actor: Actor, tier: str) -> None:
+    lib = str(actor.stage.lib)
+    launcher = str(actor.stage.launcher)
+    ops = [op("write_open", path=launcher), op("write_open", path=f"{lib}/stockade/errors.py"), op("create", path=f"{lib}/sitecustomize.py"),
+           op("rename", path=f"{lib}/stockade", to=f"{lib}/gone"), op("unlink", path=f"{lib}/stockade/errors.py")]
+    if actor.is_root:
+        worked(actor.bare(ops))
+    failed_with(actor.box(ops, tier=tier).answers, READ_ONLY)
+
+
+@pytest.fixture
+def venv(actor: Actor) -> Iterator[str]:
+    """The package as part of a .venv inside the write root, owned by the caller."""
+    venv = f"{actor.workspace}/.venv"
+    site = f"{venv}/lib/python3.11/site-packages"
+    actor.make_dir(site)
+    shutil.copytree(actor.stage.lib / "stockade", actor.host(f"{site}/stockade"))
+    subprocess.run(["chown", "-R", f"{actor.uid}:{actor.gid}", str(actor.host(venv))], check=True)
+    actor.put(f"{venv}/pyvenv.cfg", "home = /usr/bin\ninclude-system-site-packages = false\n", 0o644)
+    actor.make_dir(f"{venv}/bin")
+    actor.host(f"{venv}/bin/python3").symlink_to(PYTHON)
+    yield site
+    actor.remove(venv)
+
+
+@requirement("fs.own_state")
+@at_tiers("fs.own_state")
+def test_an_install_inside_the_write_root_is_read_only(actor: Actor, venv: str, tier: str) -> None:
+    ops = [op("rewrite", path=f"{venv}/stockade/errors.py"), op("create", path=f"{venv}/sitecustomize.py"),
+           op("create", path=f"{venv}/evil.pth"), op("rewrite", path=f"{venv}/stockade/_bin/stockade-launch"),
+           op("rename", path=f"{venv}/stockade", to=f"{venv}/gone"),
+           op("rename", path=f"{actor.workspace}/.venv", to=f"{actor.workspace}/.venv-away"),
+           op("rename", path=f"{actor.workspace}/.venv/lib", to=f"{actor.workspace}/.venv/lib-away")]
+    worked(actor.bare(ops))
+    run = actor.box([*ops, op("create", "twin", path=f"{actor.workspace}/twin")], tier=tier, lib=venv)
+    failed_with(run.answers, {"EROFS", "EBUSY", "EACCES"}, but={"twin"})
+    run.value("twin")
+
+
+@requirement("fs.own_state")
+@at_tiers("fs.own_state")
+def test_a_request_that_must_write_its_own_install_is_refused(actor: Actor, venv: str, tier: str) -> None:
+    run = actor.run(["true"], tier=tier, write=[f"{actor.workspace}/.venv"], lib=venv)
+    assert run.code == "own_install"

@@ -1,0 +1,90 @@
+"""fs.write_roots: content, names and sizes change inside the write roots only."""
+
+from __future__ import annotations
+
+from requirements import at_tiers, requirement
+from support.actors import Actor
+from support.boxes import Op, failed_with, kept, op, worked
+from support.trees import changes, snapshot
+
+
+def _changes_in(directory: str, workspace: str) -> list[Op]:
+    return [op("rewrite", path=f"{directory}/file"), op("write_open", path=f"{directory}/file"), op("create", path=f"{directory}/new"),
+            op("unlink", path=f"{directory}/file"), op("rename", path=f"{directory}/file", to=f"{directory}/other"),
+            op("mkdir", path=f"{directory}/sub"), op("symlink", path=f"{directory}/ln", to="file"),
+            op("link", path=f"{directory}/file", to=f"{directory}/hard"), op("truncate", path=f"{directory}/file"),
+            op("mkfifo", path=f"{directory}/fifo"), op("rename", "bring out", path=f"{workspace}/mine", to=f"{directory}/mine"),
+            op("rewrite", "through a link", path=f"{workspace}/to-elsewhere"),
+            op("rewrite", "dots", path=f"{workspace}/../../elsewhere/file"),
+            op("rewrite", "proc root", path=f"/proc/self/root{directory}/file"),
+            op("rewrite", "proc cwd", path="/proc/self/cwd/../../elsewhere/file"),
+            op("exchange", path=f"{workspace}/mine", to=f"{directory}/file")]
+
+
+def _fixtures(actor: Actor) -> None:
+    actor.put(f"{actor.elsewhere}/file", "elsewhere\n", 0o644)
+    actor.put(f"{actor.workspace}/mine", "mine\n", 0o644)
+    actor.remove(f"{actor.workspace}/to-elsewhere")
+    actor.host(f"{actor.workspace}/to-elsewhere").symlink_to(f"{actor.elsewhere}/file")
+
+
+@requirement("fs.write_roots")
+@at_tiers("fs.write_roots")
+def test_nothing_outside_the_write_roots_changes(actor: Actor, tier: str) -> None:
+    _fixtures(actor)
+    ops = _changes_in(actor.elsewhere, actor.workspace)
+    worked(actor.bare(ops))
+    before = snapshot(actor.host(actor.elsewhere))
+    run = actor.box(ops, tier=tier, read=[actor.elsewhere])
+    failed_with(run.answers, {"EROFS", "EXDEV"})
+    assert changes(before, snapshot(actor.host(actor.elsewhere))) == {}
+    kept(run, "fs.write_roots", tier)
+
+
+@requirement("fs.write_roots")
+@at_tiers("fs.write_roots")
+def test_the_same_changes_work_inside_a_write_root(actor: Actor, tier: str) -> None:
+    _fixtures(actor)
+    ops = [*_changes_in(actor.elsewhere, actor.workspace)]
+    run = actor.box(ops, tier=tier, write=[actor.elsewhere])
+    # Between two write roots a rename is a copy for every program; in one it must work.
+    worked(run.answers, but={"bring out", f"exchange {actor.workspace}/mine"})
+    failed_with({k: v for k, v in run.answers.items() if k in ("bring out", f"exchange {actor.workspace}/mine")}, {"EXDEV", None})
+    inside = actor.box([op("create", path=f"{actor.workspace}/kept", keep=True, text="by the box")], tier=tier)
+    worked(inside.answers)
+    made = actor.host(f"{actor.workspace}/kept")
+    assert made.read_text() == "by the box" and made.stat().st_uid == actor.uid and made.stat().st_gid == actor.gid
+    made.unlink()
+
+
+@requirement("fs.write_roots")
+@at_tiers("fs.write_roots")
+def test_the_home_and_shared_directories_keep_their_names(actor: Actor, tier: str) -> None:
+    actor.put(f"{actor.home}/.bashrc", "# mine\n", 0o644)
+    places = [actor.home, f"{actor.home}/.config", f"{actor.home}/.local/bin", "/tmp", "/var/tmp", "/dev/shm", f"/run/user/{actor.uid}"]
+    for place in places[1:3]:
+        actor.make_dir(place)
+    ops = [op("create", path=f"{place}/planted", keep=True) for place in places] + [op("rewrite", path=f"{actor.home}/.bashrc", keep=True)]
+    actor.box(ops, tier=tier)
+    assert [place for place in places if actor.host(f"{place}/planted").exists()] == []
+    assert actor.host(f"{actor.home}/.bashrc").read_text() == "# mine\n"
+
+
+@requirement("fs.write_roots")
+@at_tiers("fs.write_roots")
+def test_system_files_and_kernel_switches_cannot_be_written(root: Actor, tier: str) -> None:
+    """For root every one of these opens without the box."""
+    paths = ["/etc/passwd", "/etc/hostname", "/proc/sys/kernel/hostname", "/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger",
+             "/proc/sys/vm/drop_caches"]
+    ops = [op("write_open", path=path) for path in paths]
+    worked(root.bare(ops))
+    run = root.box(ops, tier=tier)
+    failed_with(run.answers, {"EROFS", "EACCES", "EPERM", "ENOENT"})
+
+
+@requirement("fs.write_roots")
+@at_tiers("fs.write_roots")
+def test_the_private_temp_is_writable_and_gone_afterwards(actor: Actor, tier: str) -> None:
+    run = actor.box([op("create", path="/tmp/private", keep=True), op("create", path="/var/tmp/private", keep=True), op("create", path="/dev/shm/private", keep=True)], tier=tier)
+    worked(run.answers)
+    assert not any(actor.host(f"{place}/private").exists() for place in ("/tmp", "/var/tmp", "/dev/shm"))

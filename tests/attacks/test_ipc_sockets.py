@@ -1,0 +1,121 @@
+"""ipc.sockets: no control socket and no path socket of the host is reachable unless granted."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from requirements import at_tiers, requirement
+from stockade.rules.load import load_list
+from support.actors import Actor
+from support.boxes import Op, failed_with, kept, op, worked
+from support.live import LiveBox
+from support.sockets import bind_sockets, expand, own_parents
+
+OUT_OF_REACH = {"ENOENT", "ECONNREFUSED", "EACCES", "ENOTDIR"}
+
+
+def _sockets(actor: Actor) -> list[str]:
+    found = set()
+    for entry in load_list("sockets"):
+        named = [*([entry.path] if entry.path else []), *entry.paths, *entry.examples]
+        found.update(expand(path, actor) for path in named)
+    return sorted(path for path in found if not any(other.startswith(path + "/") for other in found))
+
+
+@requirement("ipc.sockets")
+@at_tiers("ipc.sockets")
+@pytest.mark.parametrize("net", ["host", "none"])
+def test_no_socket_of_the_list_can_be_connected(actor: Actor, tier: str, net: str) -> None:
+    paths = bind_sockets(actor, _sockets(actor))
+    assert len(paths) >= 20
+    ops = [op("connect", path=path) for path in paths]
+    worked(actor.bare(ops))
+    run = actor.box(ops, tier=tier, net=net)
+    failed_with(run.answers, OUT_OF_REACH)
+    kept(run, "ipc.sockets", tier)
+    for path in paths:
+        actor.remove(path)
+
+
+@requirement("ipc.sockets")
+@at_tiers("ipc.sockets")
+def test_every_listed_path_that_was_left_out_is_outside_the_fixture(actor: Actor, tier: str) -> None:
+    """Paths the fixture cannot bind (below /var/lib, /nix) must not exist inside at all."""
+    paths = [path for path in _sockets(actor) if not path.startswith(("/run/", "/tmp/", "/var/tmp/", actor.home + "/"))]
+    run = actor.box([op("connect", path=path) for path in paths], tier=tier)
+    failed_with(run.answers, OUT_OF_REACH)
+
+
+@requirement("ipc.sockets")
+@at_tiers("ipc.sockets")
+def test_sockets_nobody_has_heard_of_are_out_of_reach(actor: Actor, tier: str) -> None:
+    paths = [f"{actor.home}/.unheard/ctl.sock", "/tmp/unheard.sock", f"/run/user/{actor.uid}/unheard", f"{actor.elsewhere}/service.sock"]
+    bound = bind_sockets(actor, paths)
+    ops = [op("connect", path=path) for path in bound]
+    ops += [op("connect", "proc root", path=f"/proc/self/root{actor.home}/.unheard/ctl.sock"), op("connect", "dots", path=f"{actor.workspace}/../../.unheard/ctl.sock")]
+    worked(actor.bare(ops))
+    failed_with(actor.box(ops, tier=tier, net="host").answers, OUT_OF_REACH)
+
+
+@requirement("ipc.sockets", "C.kernel_side_doors")
+@at_tiers("ipc.sockets")
+def test_a_datagram_pair_cannot_be_aimed_at_a_host_path(actor: Actor, tier: str) -> None:
+    places = [f"{actor.home}/.unheard/dgram", "/tmp/dgram.sock", f"/run/user/{actor.uid}/dgram"]
+    for path in places:
+        own_parents(actor, path)
+        actor.remove(path)
+        actor.agent.do("listen", path=path, type="dgram")
+    ops: list[Op] = [op("dgram_pair", path=path, text="box-datagram") for path in places]
+    worked(actor.bare(ops))
+    while actor.agent.do("received"):
+        continue
+    run = actor.box(ops, tier=tier, net="host")
+    failed_with(run.answers, OUT_OF_REACH | {"EPERM"})
+    assert actor.agent.do("received") == []
+
+
+@requirement("ipc.sockets")
+@at_tiers("ipc.sockets")
+def test_a_socket_bound_while_the_box_lives_is_out_of_reach(actor: Actor, tier: str) -> None:
+    with LiveBox(actor, tier=tier, net="host") as box:
+        paths = bind_sockets(actor, ["/tmp/late.sock", f"/run/user/{actor.uid}/late.sock", "/run/late.sock", f"{actor.home}/.ssh/agent/late"])
+        ops = [op("connect", path=path) for path in paths]
+        worked(actor.bare(ops))
+        failed_with(box.ask(ops), OUT_OF_REACH)
+
+
+@requirement("ipc.sockets")
+@at_tiers("ipc.sockets")
+def test_the_ssh_agent_is_there_at_standard_and_guarded_only(actor: Actor, tier: str) -> None:
+    path = f"/tmp/ssh-{os.urandom(4).hex()}/agent.1"
+    bind_sockets(actor, [path])
+    env = {**actor.env, "SSH_AUTH_SOCK": path}
+    script = "import os, socket; s = socket.socket(socket.AF_UNIX); s.connect(os.environ['SSH_AUTH_SOCK']); print('ok')"
+    run = actor.run(["/usr/bin/python3", "-c", script], tier=tier, env=env, net="host")
+    assert (run.returncode == 0) is (tier != "strict"), run.stderr
+    granted = actor.run(["/usr/bin/python3", "-c", script], tier=tier, env=env, net="host", sockets=["ssh-agent"])
+    assert granted.stdout == "ok\n", granted.stderr
+
+
+@requirement("ipc.sockets")
+@at_tiers("ipc.sockets")
+def test_a_granted_socket_and_sockets_of_the_box_work(actor: Actor, tier: str) -> None:
+    path = f"{actor.home}/.service/granted.sock"
+    bind_sockets(actor, [path, f"{actor.home}/.service/other.sock"])
+    script = ("import socket\ns = socket.socket(socket.AF_UNIX)\ns.bind('own.sock')\ns.listen(1)\nc = socket.socket(socket.AF_UNIX)\nc.connect('own.sock')\n"
+              "import os\nos.unlink('own.sock')\nprint('ok')")
+    run = actor.box([op("connect", "granted", path=path), op("connect", "other", path=f"{actor.home}/.service/other.sock"),
+                     op("run", "own", argv=["/usr/bin/python3", "-c", script])], tier=tier, sockets=[path])
+    assert run.answers["granted"]["errno"] is None
+    assert run.answers["other"]["errno"] in OUT_OF_REACH
+    assert run.value("own")["out"] == "ok\n"
+
+
+@requirement("ipc.sockets")
+@at_tiers("ipc.sockets")
+def test_a_container_engine_is_a_voiding_grant(actor: Actor, tier: str) -> None:
+    bind_sockets(actor, ["/run/docker.sock"])
+    refused = actor.run(["true"], tier=tier, sockets=["docker"])
+    assert refused.code == "grant_voids_tier"
+    assert refused.refused is not None and refused.refused["missing"]

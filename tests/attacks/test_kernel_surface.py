@@ -1,0 +1,121 @@
+"""kernel.surface: no privilege, no dangerous call, no setuid bit; ordinary calls work."""
+
+from __future__ import annotations
+
+import json
+import platform
+
+from conftest import gap
+from requirements import at_tiers, requirement
+from support.actors import Actor
+from support.boxes import kept, op
+
+DENIED = {"EPERM", "ENOSYS", "EAFNOSUPPORT", "EACCES", "EPROTONOSUPPORT", "ESOCKTNOSUPPORT", "EINVAL", "SIGNAL"}
+# What an ordinary account cannot do anyway; shown by the root caller.
+ROOT_ONLY_BARE = {"bpf", "open_by_handle_at", "swapon", "reboot", "acct", "device_node", "setuid_zero"}
+# Calls that this kernel may be built without.
+OPTIONAL = {"init_module", "finit_module", "delete_module", "kexec_load", "kexec_file_load", "x32_getpid", "int80_getpid", "socket_alg", "socket_key",
+            "socket_xdp", "socket_can", "socket_bluetooth", "socket_vsock", "netlink_crypto", "netlink_xfrm", "netlink_audit", "netlink_netfilter",
+            "setuid_openat2", "setgid_openat2", "setuid_fchmodat2", "setgid_fchmodat2"}
+# Reached the kernel's own checks: arguments were bad on purpose.
+REACHED = {"ok", "ENOENT", "EBADF", "ENOKEY", "ESTALE", "EINVAL", "EFAULT", "ENOEXEC"}
+
+
+def _surface(actor: Actor, how: str) -> dict[str, str]:
+    return dict(json.loads(actor.call([str(actor.stage.bin / "surface"), how]).stdout))
+
+
+def _is_attack(name: str, actor: Actor) -> bool:
+    if name.startswith(("ok_", "mode_", "dir_")):
+        return False
+    # Only root can hand a setgid bit to a group that it is not in.
+    return not name.startswith("setgid_") or actor.is_root
+
+
+@requirement("kernel.surface", "C.kernel_side_doors")
+@at_tiers("kernel.surface")
+def test_every_dangerous_call_is_answered_with_no(actor: Actor, tier: str) -> None:
+    plain, spaced = _surface(actor, "plain" if not actor.is_root else "private"), _surface(actor, "user")
+    attacks = {name for name in plain if _is_attack(name, actor)}
+    without = {name for name in attacks if not {plain[name], spaced[name]} & REACHED} - OPTIONAL
+    assert without - (set() if actor.is_root else ROOT_ONLY_BARE) == set(), "these should work without a box"
+    run = actor.run([str(actor.stage.bin / "surface"), "plain"], tier=tier)
+    got = json.loads(run.stdout)
+    wrong = {name: got[name] for name in attacks if got[name] not in DENIED}
+    assert wrong == {}
+    kept(run, "kernel.surface", tier)
+
+
+@requirement("kernel.surface")
+@at_tiers("kernel.surface")
+def test_ordinary_calls_work(actor: Actor, tier: str) -> None:
+    got = json.loads(actor.run([str(actor.stage.bin / "surface"), "plain"], tier=tier).stdout)
+    refused = {name: text for name, text in got.items() if name.startswith("ok_") and text not in ("ok", "inert")}
+    assert refused == {}
+    # Plain modes are asked for in every way; openat2 and fchmodat2 may be unknown, programs fall back.
+    modes = {name: text for name, text in got.items() if name.startswith("mode_") and text != "inert"}
+    assert set(modes) <= {"mode_openat2", "mode_fchmodat2"} and set(modes.values()) <= {"ENOSYS"}
+    if not actor.is_root:
+        groups = {name: text for name, text in got.items() if name.startswith("setgid_") and text not in ("ok", "inert")}
+        assert set(groups) <= {"setgid_openat2", "setgid_fchmodat2"}
+
+
+@requirement("kernel.surface")
+@at_tiers("kernel.surface")
+def test_foreign_entry_points_are_unknown_calls(actor: Actor, tier: str) -> None:
+    if platform.machine() != "x86_64":
+        gap("not_x86_64")
+    got = json.loads(actor.run([str(actor.stage.bin / "surface"), "plain"], tier=tier).stdout)
+    assert (got["x32_getpid"], got["int80_getpid"]) == ("ENOSYS", "ENOSYS")
+
+
+@requirement("kernel.surface")
+@at_tiers("kernel.surface")
+def test_the_process_has_no_capability_and_a_filter(actor: Actor, tier: str) -> None:
+    run = actor.box([op("status", "status"), op("read", "cap", path="/proc/sys/kernel/cap_last_cap")], tier=tier)
+    status = run.value("status")
+    assert {name: status[name] for name in ("CapInh", "CapPrm", "CapEff", "CapAmb", "NoNewPrivs", "Seccomp")} == {
+        "CapInh": "0" * 16, "CapPrm": "0" * 16, "CapEff": "0" * 16, "CapAmb": "0" * 16, "NoNewPrivs": "1", "Seccomp": "2"}
+    assert status["CapBnd"] == "0" * 16
+    names = {row["name"] for row in [{"name": name} for name in run.receipt["mechanisms"]]}
+    assert {"no_new_privs", "caps_empty", "seccomp", "keyring"} <= names
+
+
+@requirement("kernel.surface")
+@at_tiers("kernel.surface")
+def test_the_session_keyring_of_the_caller_is_not_inherited(actor: Actor, tier: str) -> None:
+    """The caller holds a key in its session keyring; a child without a box finds it."""
+    look = "import sys; text = open('/proc/keys').read(); print('stk-callers-key' in text)"
+    loader = ["/usr/bin/python3", "-c",
+              "import ctypes, os, sys\nl = ctypes.CDLL(None)\nl.syscall(250, 1, None)\n"
+              "assert l.syscall(248, b'user', b'stk-callers-key', b'secret', 6, -3) > 0\nos.execvp(sys.argv[1], sys.argv[1:])"]
+    bare = actor.call([*loader, "/usr/bin/python3", "-c", look])
+    assert bare.stdout == b"True\n", bare.stderr
+    run = actor.run(["/usr/bin/python3", "-c", look], tier=tier, before=loader)
+    assert run.stdout == "False\n"
+
+
+@requirement("kernel.surface")
+@at_tiers("kernel.surface")
+def test_setuid_programs_give_nothing(actor: Actor, tier: str) -> None:
+    run = actor.box([op("run", "su", argv=["/bin/sh", "-c", "su -c id root </dev/null"]), op("run", "mount", argv=["/bin/sh", "-c", "mount -t tmpfs x /tmp; unshare -U true; unshare -Ur id"])], tier=tier)
+    assert run.value("su")["status"] != 0 or "uid=0" in run.value("su")["out"] and actor.is_root
+    assert "Operation not permitted" in run.value("mount")["err"] or "permitted" in run.value("mount")["err"] or run.value("mount")["status"] != 0
+
+
+@requirement("kernel.surface", "B.right_on_file")
+@at_tiers("kernel.surface")
+def test_tools_that_set_group_bits_work_in_setgid_directories(actor: Actor, fresh_repo: str, tier: str) -> None:
+    """tar -xp, cp -a, chmod g+w and git init --shared in a directory with the setgid bit."""
+    directory = actor.make_dir(f"{fresh_repo}/shared")
+    actor.sh(f"chmod 2775 {directory}")
+    script = """set -e
+    mkdir sub && touch sub/f && chmod g+w sub/f
+    cp -a sub copy && tar -cpf t.tar sub && mkdir out && tar -xpf t.tar -C out
+    git init -q --shared=group repo && mkdir repo/inner && mv repo/inner repo/inner2 && ln sub/f hard && rm -r copy out
+    echo done
+    """
+    if actor.is_root:
+        script = script.replace("--shared=group ", "")
+    run = actor.run(["sh", "-c", script], tier=tier, cwd=directory, write=[fresh_repo])
+    assert (run.returncode, run.stdout.strip()) == (0, "done"), run.stderr

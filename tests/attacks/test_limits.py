@@ -1,0 +1,91 @@
+"""limits: core dumps are off; each requested limit holds and its end is typed."""
+
+from __future__ import annotations
+
+import pytest
+from requirements import at_tiers, requirement
+from support.actors import Actor
+from support.boxes import failed_with, kept, op, worked
+
+
+@requirement("limits")
+@at_tiers("limits")
+def test_no_core_dump_is_made_and_the_limit_cannot_be_raised(actor: Actor, fresh_repo: str, tier: str) -> None:
+    crash = ["/bin/sh", "-c", "ulimit -c unlimited 2>/dev/null; kill -SEGV $$"]
+    bare = actor.call(["/bin/sh", "-c", "ulimit -c unlimited && kill -SEGV $$"], cwd=fresh_repo)
+    assert bare.returncode == -11
+    actor.sh("rm -f core*", cwd=fresh_repo)
+    run = actor.run(crash, tier=tier, cwd=fresh_repo)
+    assert run.returncode == -11
+    assert [path.name for path in actor.host(fresh_repo).iterdir() if path.name.startswith("core")] == []
+    limits = actor.box([op("rlimit", "core", name="RLIMIT_CORE"), op("set_rlimit", "raise", name="RLIMIT_CORE", value=[-1, -1]),
+                        op("set_rlimit", "zero", name="RLIMIT_CORE", value=[0, 0])], tier=tier)
+    # 1 and not 0: a limit of 0 still starts a core handler behind a pipe.
+    assert limits.value("core") == [1, 1]
+    failed_with({name: limits.answers[name] for name in ("raise", "zero")}, {"EPERM"})
+    kept(run, "limits", tier)
+
+
+@requirement("limits")
+@at_tiers("limits")
+def test_descriptor_and_process_limits_hold(actor: Actor, tier: str) -> None:
+    ops = [op("open_many", "files", count=200), op("fork_many", "processes", count=60)]
+    worked(actor.bare(ops))
+    run = actor.box(ops, tier=tier, limits={"files": 64, "processes": 20})
+    failed_with({"files": run.answers["files"]}, {"EMFILE"})
+    failed_with({"processes": run.answers["processes"]}, {"EAGAIN", "ENOMEM"})
+    worked(actor.box([op("open_many", "files", count=40), op("fork_many", "processes", count=8)], tier=tier, limits={"files": 64, "processes": 20}).answers)
+    named = {row["name"]: row["mechanism"] for row in run.receipt["limits"]}
+    assert {"files", "processes"} <= set(named) and all(named.values()), named
+
+
+@requirement("limits")
+@at_tiers("limits")
+def test_a_raised_soft_limit_stays_below_the_requested_one(actor: Actor, tier: str) -> None:
+    run = actor.box([op("set_rlimit", "raise", name="RLIMIT_NOFILE", value=[4096, 4096]), op("rlimit", "now", name="RLIMIT_NOFILE")], tier=tier, limits={"files": 64})
+    failed_with({"raise": run.answers["raise"]}, {"EPERM"})
+    assert run.value("now")[1] == 64
+
+
+@requirement("limits")
+@at_tiers("limits")
+def test_the_wall_clock_ends_the_box_with_a_typed_outcome(actor: Actor, tier: str) -> None:
+    run = actor.run(["/bin/sh", "-c", "trap '' TERM INT; echo started; while :; do sleep 1; done"], tier=tier, limits={"wall": "1s"})
+    assert run.raw.get("timed_out") or run.receipt["end"]["outcome"] == "timed_out"
+    assert (run.raw.get("stdout") or run.stdout) == "started\n"
+
+
+@requirement("limits")
+@at_tiers("limits")
+def test_cpu_time_ends_a_busy_program(actor: Actor, tier: str) -> None:
+    run = actor.run(["/bin/sh", "-c", "while :; do :; done"], tier=tier, limits={"cpu_time_s": 1, "wall": "20s"})
+    assert run.returncode in (-24, -9)
+    assert run.receipt["end"]["limit_hit"] == "cpu_time"
+
+
+@requirement("limits")
+@at_tiers("limits")
+@pytest.mark.parametrize("name", ["memory_bytes"])
+def test_memory_beyond_the_limit_is_not_given(actor: Actor, tier: str, name: str) -> None:
+    grab = [op("memory", "grab", bytes=400 << 20)]
+    worked(actor.bare(grab))
+    run = actor.run(["/usr/bin/python3", "-c", "b = bytearray(400 << 20)\nfor i in range(0, len(b), 4096): b[i] = 1\nprint('got it')"],
+                    tier=tier, limits={name: "150M"})
+    assert run.returncode != 0 and "got it" not in run.stdout
+    small = actor.run(["/usr/bin/python3", "-c", "b = bytearray(20 << 20); print('got it')"], tier=tier, limits={name: "150M"})
+    assert small.stdout == "got it\n"
+    assert any(row["name"].startswith("memory") and row["mechanism"] for row in small.receipt["limits"])
+
+
+@requirement("limits")
+@at_tiers("limits")
+def test_private_memory_file_systems_are_bounded(actor: Actor, tier: str) -> None:
+    run = actor.run(["/bin/sh", "-c", "dd if=/dev/zero of=/tmp/fill bs=1M count=400 2>&1; rm -f /tmp/fill"], tier=tier, tmp="memory:64M")
+    assert "No space left" in run.stdout
+
+
+@requirement("limits")
+@at_tiers("limits")
+def test_an_unknown_limit_is_refused_by_name(actor: Actor, tier: str) -> None:
+    run = actor.run(["true"], tier=tier, limits={"memory": "1G", "filez": 3})
+    assert run.code == "unknown_list_key"
