@@ -1,0 +1,238 @@
+//! The line between P0 and P1: one SEQPACKET socket pair, small typed messages.
+//!
+//! Owns the encoding, descriptor passing and the translation of P2's pid (the
+//! kernel rewrites SCM_CREDENTIALS into the reader's pid namespace). A message
+//! that does not parse is an error: only our own two processes hold the ends.
+//! Source: unix(7), "Ancillary messages".
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// P1 to P0.
+#[derive(Debug, PartialEq)]
+pub enum Event {
+    /// The box's socket listens; its descriptor comes along.
+    Listening,
+    /// The command was forked; its pid on the host comes along.
+    Forked,
+    Stopped(i32),
+    Continued,
+    /// The raw wait status of the command.
+    Ended(i32),
+    /// The guard of this number is no longer in place.
+    GuardLost(u32),
+    MemoryLimit,
+}
+
+/// P0 to P1.
+#[derive(Debug, PartialEq)]
+pub enum Order {
+    /// Ids are mapped: build.
+    Build,
+    /// What must be known before the command runs is known: start it.
+    Start,
+    /// Send a signal to the command, or to its whole process group.
+    Signal { number: i32, group: bool },
+    /// The guard of this number was put back.
+    Restored(u32),
+}
+
+const SIZE: usize = 6;
+
+fn encode(tag: u8, value: i32, flag: u8) -> [u8; SIZE] {
+    let v = value.to_le_bytes();
+    [tag, flag, v[0], v[1], v[2], v[3]]
+}
+
+fn decode(bytes: &[u8]) -> io::Result<(u8, i32, bool)> {
+    match bytes {
+        [tag, flag, a, b, c, d] => Ok((*tag, i32::from_le_bytes([*a, *b, *c, *d]), *flag != 0)),
+        _ => Err(io::Error::from(io::ErrorKind::InvalidData)),
+    }
+}
+
+impl Event {
+    fn bytes(&self) -> [u8; SIZE] {
+        match *self {
+            Event::Listening => encode(b'l', 0, 0),
+            Event::Forked => encode(b'f', 0, 0),
+            Event::Stopped(signal) => encode(b's', signal, 0),
+            Event::Continued => encode(b'c', 0, 0),
+            Event::Ended(status) => encode(b'e', status, 0),
+            Event::GuardLost(index) => encode(b'g', index as i32, 0),
+            Event::MemoryLimit => encode(b'm', 0, 0),
+        }
+    }
+
+    fn parse(bytes: &[u8]) -> io::Result<Event> {
+        Ok(match decode(bytes)? {
+            (b'l', ..) => Event::Listening,
+            (b'f', ..) => Event::Forked,
+            (b's', signal, _) => Event::Stopped(signal),
+            (b'c', ..) => Event::Continued,
+            (b'e', status, _) => Event::Ended(status),
+            (b'g', index, _) => Event::GuardLost(index as u32),
+            (b'm', ..) => Event::MemoryLimit,
+            _ => return Err(io::Error::from(io::ErrorKind::InvalidData)),
+        })
+    }
+}
+
+impl Order {
+    fn bytes(&self) -> [u8; SIZE] {
+        match *self {
+            Order::Build => encode(b'b', 0, 0),
+            Order::Start => encode(b's', 0, 0),
+            Order::Signal { number, group } => encode(b'k', number, u8::from(group)),
+            Order::Restored(index) => encode(b'r', index as i32, 0),
+        }
+    }
+
+    fn parse(bytes: &[u8]) -> io::Result<Order> {
+        Ok(match decode(bytes)? {
+            (b'b', ..) => Order::Build,
+            (b's', ..) => Order::Start,
+            (b'k', number, group) => Order::Signal { number, group },
+            (b'r', index, _) => Order::Restored(index as u32),
+            _ => return Err(io::Error::from(io::ErrorKind::InvalidData)),
+        })
+    }
+}
+
+/// The two ends; P0's reports the sender's pid with each message.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [0; 2];
+    // SAFETY: the array lives through the call; both descriptors are owned at once.
+    let (outer, inner) = unsafe {
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+        crate::sys::check(i64::from(libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr())))?;
+        (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))
+    };
+    let on: i32 = 1;
+    // SAFETY: the option value lives through the call.
+    let ret = unsafe {
+        let size = std::mem::size_of::<i32>() as libc::socklen_t;
+        libc::setsockopt(outer.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PASSCRED, std::ptr::addr_of!(on).cast(), size)
+    };
+    crate::sys::check(i64::from(ret))?;
+    Ok((outer, inner))
+}
+
+/// Room for one descriptor and one set of credentials, aligned for cmsghdr.
+#[repr(align(8))]
+struct Ancillary([u8; 64]);
+
+pub fn send_order(fd: RawFd, order: &Order) -> io::Result<()> {
+    send(fd, &order.bytes(), None)
+}
+
+pub fn send_event(fd: RawFd, event: &Event) -> io::Result<()> {
+    send(fd, &event.bytes(), None)
+}
+
+/// `Listening`, with the socket.
+pub fn send_listener(fd: RawFd, listener: RawFd) -> io::Result<()> {
+    send(fd, &Event::Listening.bytes(), Some((libc::SCM_RIGHTS, &listener.to_ne_bytes())))
+}
+
+/// `Forked`, with the pid as credentials. Needs CAP_SYS_ADMIN over the pid
+/// namespace (kernel: scm_check_creds), so before P1 drops its capabilities.
+pub fn send_forked(fd: RawFd, pid: libc::pid_t) -> io::Result<()> {
+    // SAFETY: get*id have no failure; ucred is plain data.
+    let (creds, size) = unsafe {
+        (libc::ucred { pid, uid: libc::getuid(), gid: libc::getgid() }, std::mem::size_of::<libc::ucred>())
+    };
+    // SAFETY: the slice covers exactly the plain data of `creds`, which outlives it.
+    let bytes = unsafe { std::slice::from_raw_parts(std::ptr::addr_of!(creds).cast::<u8>(), size) };
+    send(fd, &Event::Forked.bytes(), Some((libc::SCM_CREDENTIALS, bytes)))
+}
+
+fn send(fd: RawFd, bytes: &[u8], ancillary: Option<(i32, &[u8])>) -> io::Result<()> {
+    let mut room = Ancillary([0; 64]);
+    let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: msghdr is plain data; every pointer in it outlives sendmsg, and the
+    // control header is written inside `room`, whose 64 bytes hold either kind.
+    unsafe {
+        let mut msg: libc::msghdr = std::mem::zeroed();
+        msg.msg_iov = &mut iov;
+        msg.msg_iovlen = 1;
+        if let Some((kind, data)) = ancillary {
+            msg.msg_control = room.0.as_mut_ptr().cast();
+            msg.msg_controllen = libc::CMSG_SPACE(data.len() as u32) as _;
+            let header = libc::CMSG_FIRSTHDR(&msg);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = kind;
+            (*header).cmsg_len = libc::CMSG_LEN(data.len() as u32) as _;
+            std::ptr::copy_nonoverlapping(data.as_ptr(), libc::CMSG_DATA(header), data.len());
+        }
+        crate::sys::check(libc::sendmsg(fd, &msg, libc::MSG_NOSIGNAL) as i64).map(drop)
+    }
+}
+
+/// What P0 reads: the event, a descriptor if one came, the sender's pid.
+pub struct Received {
+    pub event: Event,
+    pub fd: Option<OwnedFd>,
+    pub pid: libc::pid_t,
+}
+
+/// The next event; None when P1 is gone.
+pub fn receive_event(fd: RawFd) -> io::Result<Option<Received>> {
+    let mut bytes = [0u8; 16];
+    let mut room = Ancillary([0; 64]);
+    let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let (mut got_fd, mut pid) = (None, 0);
+    // SAFETY: all buffers outlive recvmsg; control data is read only within the
+    // headers that the kernel wrote; a received descriptor is owned at once.
+    let size = unsafe {
+        let mut msg: libc::msghdr = std::mem::zeroed();
+        msg.msg_iov = &mut iov;
+        msg.msg_iovlen = 1;
+        msg.msg_control = room.0.as_mut_ptr().cast();
+        msg.msg_controllen = room.0.len() as _;
+        let size = crate::sys::check(libc::recvmsg(fd, &mut msg, libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT) as i64)?;
+        let mut header = libc::CMSG_FIRSTHDR(&msg);
+        while !header.is_null() {
+            let data = libc::CMSG_DATA(header);
+            match (*header).cmsg_type {
+                libc::SCM_RIGHTS => got_fd = Some(OwnedFd::from_raw_fd(std::ptr::read_unaligned(data.cast::<RawFd>()))),
+                libc::SCM_CREDENTIALS => pid = std::ptr::read_unaligned(data.cast::<libc::ucred>()).pid,
+                _ => {}
+            }
+            header = libc::CMSG_NXTHDR(&msg, header);
+        }
+        size as usize
+    };
+    if size == 0 {
+        return Ok(None);
+    }
+    Ok(Some(Received { event: Event::parse(&bytes[..size])?, fd: got_fd, pid }))
+}
+
+/// The next order; None when P0 is gone. `wait` false does not block.
+pub fn receive_order(fd: RawFd, wait: bool) -> io::Result<Option<Order>> {
+    let mut bytes = [0u8; 16];
+    let flags = if wait { 0 } else { libc::MSG_DONTWAIT };
+    // SAFETY: the buffer outlives the call.
+    let size = crate::sys::check(unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), flags) } as i64)? as usize;
+    if size == 0 {
+        return Ok(None);
+    }
+    Order::parse(&bytes[..size]).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_message_survives_the_way() {
+        for event in [Event::Listening, Event::Stopped(20), Event::Continued, Event::Ended(9), Event::GuardLost(7), Event::MemoryLimit] {
+            assert_eq!(Event::parse(&event.bytes()).unwrap(), event);
+        }
+        for order in [Order::Build, Order::Start, Order::Signal { number: 15, group: true }, Order::Restored(3)] {
+            assert_eq!(Order::parse(&order.bytes()).unwrap(), order);
+        }
+        assert!(Event::parse(b"").is_err() && Order::parse(b"zzzzzz").is_err());
+    }
+}

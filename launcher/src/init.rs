@@ -1,0 +1,227 @@
+//! P1, the box's process 1, and P2, the command, up to exec.
+//!
+//! Owns the order of the steps. P1 builds the box and then only reaps, reports
+//! and watches; P2 shares nothing with it that it could read, write or trace.
+//! Whatever fails here is sent to P0 as a refusal and ends the box: there is no
+//! path on which the command starts with less than the plan says.
+
+use std::ffi::CString;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use crate::control::{self, Order};
+use crate::plan::{Ids, Net, Plan};
+use crate::report::Refusal;
+use crate::steps::guards::{self, Placed};
+use crate::steps::mounts::{self, Prepared};
+use crate::steps::{caps, exec, fds, landlock, limits, record, seccomp, userns};
+use crate::sys;
+use crate::watch::Watch;
+
+/// What P0 made before P1 existed.
+pub struct Launch<'a> {
+    pub plan: &'a Plan,
+    pub prepared: Prepared,
+    pub argv: &'a [CString],
+    pub env: Vec<CString>,
+    pub cwd: &'a str,
+    pub box_json: &'a str,
+    /// The terminal, when the command is to start in its foreground.
+    pub terminal: Option<&'a OwnedFd>,
+    pub start: Start,
+    pub control: OwnedFd,
+    /// Closes when the command has started, or carries one refusal.
+    pub errors: Option<OwnedFd>,
+    pub ids: (u32, u32),
+}
+
+/// How the caller started us, restored for the command.
+#[derive(Clone)]
+pub struct Start {
+    pub mask: libc::sigset_t,
+    pub sigchld_ignored: bool,
+    pub umask: libc::mode_t,
+}
+
+impl Start {
+    /// Reads the state at entry and prepares P0: SIGCHLD must not be ignored, or
+    /// the kernel reaps on its own and the status is lost (wait(2), "Notes").
+    pub fn save() -> Start {
+        // SAFETY: sigaction structures are plain data that live through the calls.
+        let sigchld_ignored = unsafe {
+            let mut old: libc::sigaction = std::mem::zeroed();
+            let mut new: libc::sigaction = std::mem::zeroed();
+            new.sa_sigaction = libc::SIG_DFL;
+            libc::sigaction(libc::SIGCHLD, &new, &mut old);
+            old.sa_sigaction == libc::SIG_IGN
+        };
+        // SAFETY: umask has no failure; it is put back at once.
+        let umask = unsafe {
+            let umask = libc::umask(0o077);
+            libc::umask(umask);
+            umask
+        };
+        Start { mask: sys::block_all_signals(), sigchld_ignored, umask }
+    }
+
+    fn restore(&self) {
+        // SAFETY: the structures live through the calls.
+        unsafe {
+            if self.sigchld_ignored {
+                libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+            }
+            libc::umask(self.umask);
+            libc::sigprocmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut());
+        }
+    }
+}
+
+/// Runs as P1. Never returns: the exit code is of no interest, P0 knows the rest.
+pub fn run(mut launch: Launch, wipe: impl Fn()) -> ! {
+    let code = match build(&mut launch).and_then(|guards| start(&mut launch, guards, &wipe)) {
+        Ok(watch) => watch.run(),
+        Err(refusal) => report(launch.errors.as_ref(), &refusal),
+    };
+    // SAFETY: no destructor of P0's may run in its copy.
+    unsafe { libc::_exit(code) }
+}
+
+fn report(errors: Option<&OwnedFd>, refusal: &Refusal) -> i32 {
+    if let Some(pipe) = errors {
+        let bytes = refusal.to_bytes();
+        // SAFETY: the buffer lives through the call. A pipe takes up to 4096 bytes whole.
+        unsafe { libc::write(pipe.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
+    }
+    125
+}
+
+/// Steps 1 to 6.
+fn build(launch: &mut Launch) -> Result<Vec<Placed>, Refusal> {
+    let (plan, control) = (launch.plan, launch.control.as_raw_fd());
+    own_group()?;
+    die_with_parent()?;
+    if let Ids::Identity = plan.ids {
+        userns::map_self(launch.ids.0, launch.ids.1)?;
+    }
+    wait_for(control, &Order::Build)?;
+    userns::become_box_root(plan.ids)?;
+    // Changing ids has cleared it (prctl(2), PR_SET_PDEATHSIG).
+    die_with_parent()?;
+    let net = (plan.net == Net::None).then(userns::NetThread::start).transpose()?;
+    name_host(&plan.hostname)?;
+    // SAFETY: umask has no failure; mount points get the modes that the plan says.
+    unsafe { libc::umask(0) };
+    let root = mounts::build(plan, launch.prepared.take())?;
+    let listener = record::place(&root, launch.box_json)?;
+    let guards = guards::place_all(root.fd.as_raw_fd(), &plan.guards)?;
+    root.seal_all(plan)?;
+    root.enter()?;
+    net.map(userns::NetThread::join).transpose()?;
+    control::send_listener(control, listener.as_raw_fd()).map_err(|_| gone())?;
+    Ok(guards)
+}
+
+/// Its own group: else kill(0, …) from inside reaches the caller's pipeline.
+fn own_group() -> Result<(), Refusal> {
+    // SAFETY: no pointers.
+    let ret = unsafe { libc::setpgid(0, 0) };
+    sys::check(i64::from(ret)).map(drop).map_err(|e| Refusal::new("fork_failed", "process group").io(&e))
+}
+
+/// P0's death kills P1, and with P1 the kernel kills the whole pid namespace. A
+/// P0 that died before this call is seen as the end of the control socket.
+fn die_with_parent() -> Result<(), Refusal> {
+    sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64).map_err(|e| Refusal::new("fork_failed", "P1").io(&e))
+}
+
+fn wait_for(control: RawFd, wanted: &Order) -> Result<(), Refusal> {
+    match control::receive_order(control, true) {
+        Ok(Some(order)) if order == *wanted => Ok(()),
+        _ => Err(gone()),
+    }
+}
+
+fn gone() -> Refusal {
+    Refusal::new("caller_gone", "supervisor")
+}
+
+fn name_host(name: &str) -> Result<(), Refusal> {
+    // SAFETY: pointer and length describe the string.
+    let ret = unsafe { libc::sethostname(name.as_ptr().cast(), name.len()) };
+    sys::check(i64::from(ret)).map(drop).map_err(|e| Refusal::new("namespace_denied", "uts").io(&e))
+}
+
+/// Step 7: forks the command, then turns P1 into a process that can do nothing
+/// but reap, report and watch.
+fn start(launch: &mut Launch, guards: Vec<Placed>, wipe: &impl Fn()) -> Result<Watch, Refusal> {
+    let control = launch.control.as_raw_fd();
+    wait_for(control, &Order::Start)?;
+    // Before the fork: the command never sees a readable process 1 (ptrace(2),
+    // "Ptrace access mode checking"). execve makes the command dumpable again.
+    sys::prctl(libc::PR_SET_DUMPABLE, 0).map_err(|e| Refusal::new("fork_failed", "P1").io(&e))?;
+    caps::empty_bounding_set()?;
+    caps::no_new_privs()?;
+    let signals = sys::signal_fd().map_err(|e| Refusal::new("fork_failed", "signalfd").io(&e))?;
+    let mounts = std::fs::File::open("/proc/self/mountinfo").map_err(|e| Refusal::new("proc_denied", "mountinfo").io(&e))?;
+    // SAFETY: the net thread has ended; P1 is single-threaded.
+    let pid = unsafe { sys::fork_into(0) }.map_err(|e| Refusal::new("fork_failed", "command").io(&e))?;
+    if pid == 0 {
+        let refusal = command(launch);
+        let code = report(launch.errors.as_ref(), &refusal);
+        // SAFETY: as above.
+        unsafe { libc::_exit(code) }
+    }
+    launch.errors = None;
+    control::send_forked(control, pid).map_err(|_| gone())?;
+    wipe();
+    launch.env.iter_mut().for_each(forget);
+    sys::prctl(libc::PR_SET_NAME, c"stockade-init".as_ptr() as u64).map_err(|e| Refusal::new("fork_failed", "P1").io(&e))?;
+    caps::drop_all()?;
+    seccomp::install("init").map_err(|e| Refusal::new("seccomp_denied", "init").io(&e))?;
+    let memory = launch.plan.limits.memory_bytes;
+    Ok(Watch::new(pid, launch.control.as_raw_fd(), signals, mounts, guards, memory))
+}
+
+/// Values of the command's environment do not stay in P1's memory.
+fn forget(item: &mut CString) {
+    let mut bytes = std::mem::take(item).into_bytes();
+    bytes.fill(0);
+    std::hint::black_box(&bytes);
+}
+
+/// Steps 8 to 14, as P2. Returns only what went wrong.
+fn command(launch: &Launch) -> Refusal {
+    match prepare_command(launch) {
+        Ok(candidates) => exec::exec(&candidates, launch.argv, &launch.env),
+        Err(refusal) => refusal,
+    }
+}
+
+fn prepare_command(launch: &Launch) -> Result<Vec<CString>, Refusal> {
+    let plan = launch.plan;
+    // The group that the terminal is handed to, and all that kill(0, …) reaches.
+    own_group()?;
+    take_terminal(launch.terminal);
+    fds::close_others(&plan.fds)?;
+    caps::drop_all()?;
+    caps::no_new_privs()?;
+    let candidates = exec::candidates(launch.argv[0].as_c_str(), &launch.env);
+    exec::check_executable(&candidates, plan.executable.as_deref())?;
+    if let Some(policy) = &plan.landlock {
+        let kept: Vec<RawFd> = (0..=2).chain(plan.fds.iter().copied()).collect();
+        landlock::restrict(policy, &kept)?;
+    }
+    limits::apply(&plan.limits)?;
+    exec::change_dir(launch.cwd)?;
+    launch.start.restore();
+    seccomp::install(&plan.seccomp.filter).map_err(|e| Refusal::new("seccomp_denied", plan.seccomp.filter.as_str()).io(&e))?;
+    Ok(candidates)
+}
+
+/// Done by the command itself, so that it never runs a moment in the background.
+/// SIGTTOU, which tcsetpgrp(3) raises for a background caller, is blocked here.
+fn take_terminal(terminal: Option<&OwnedFd>) {
+    if let Some(tty) = terminal {
+        // SAFETY: the descriptor is ours. A terminal that hung up meanwhile is no reason to stop.
+        unsafe { libc::tcsetpgrp(tty.as_raw_fd(), libc::getpgrp()) };
+    }
+}

@@ -1,0 +1,93 @@
+//! Step 5 and the process file system: private /dev, fresh /proc.
+//!
+//! Owns the device nodes a box gets (bound from the host, since a user
+//! namespace can make none), its own pseudo-terminals and shared memory, and a
+//! proc of its pid namespace whose kernel controls are read-only.
+
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+
+use crate::report::Refusal;
+use crate::steps::mounts::{self, Root};
+use crate::sys;
+
+const NODES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+const LINKS: [(&str, &str); 5] = [
+    ("ptmx", "pts/ptmx"),
+    ("fd", "/proc/self/fd"),
+    ("stdin", "/proc/self/fd/0"),
+    ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"),
+];
+
+/// /dev of six nodes, its own devpts and shm. Read-only: device nodes stay writable.
+pub fn devices(root: &mut Root, target: &str, shm_size_bytes: u64) -> Result<(), Refusal> {
+    let fail = |what: &str, e: &io::Error| Refusal::new("dev_denied", format!("{target}/{what}")).io(e);
+    let options = [("mode", Some("0755")), ("size", Some("65536"))];
+    let dev = sys::new_fs("tmpfs", &options, sys::MOUNT_ATTR_NOSUID).map_err(|e| fail("", &e))?;
+    root.put(&dev, target, true)?;
+    let at = dev.as_raw_fd();
+    for name in NODES {
+        bind_node(at, name).map_err(|e| fail(name, &e))?;
+    }
+    for (name, to) in LINKS {
+        link_at(at, name, to).map_err(|e| fail(name, &e))?;
+    }
+    let noexec = sys::MOUNT_ATTR_NOSUID | sys::MOUNT_ATTR_NOEXEC;
+    // devpts(5) "newinstance" is the only kind since Linux 4.7.
+    let pts = [("ptmxmode", Some("0666")), ("mode", Some("0620"))];
+    fs_at(at, "pts", "devpts", &pts, noexec).map_err(|e| fail("pts", &e))?;
+    let size = shm_size_bytes.to_string();
+    let shm = [("mode", Some("1777")), ("size", Some(size.as_str()))];
+    // No noexec: language run-times map code from shared memory.
+    fs_at(at, "shm", "tmpfs", &shm, sys::MOUNT_ATTR_NOSUID | sys::MOUNT_ATTR_NODEV).map_err(|e| fail("shm", &e))?;
+    sys::set_attrs(at, sys::MOUNT_ATTR_RDONLY, false, None).map_err(|e| fail("", &e))
+}
+
+fn bind_node(dev: RawFd, name: &str) -> io::Result<()> {
+    let source = sys::open_host(&format!("/dev/{name}"))?;
+    if sys::fstat(source.as_raw_fd())?.st_mode & libc::S_IFMT != libc::S_IFCHR {
+        return Err(io::Error::from_raw_os_error(libc::ENODEV));
+    }
+    let tree = sys::clone_tree(source.as_raw_fd(), false)?;
+    mounts::make_node_at(dev, name, libc::S_IFREG | 0o600)?;
+    let point = sys::openat2(dev, name, libc::O_PATH | libc::O_NOFOLLOW, 0)?;
+    sys::attach(tree.as_raw_fd(), point.as_raw_fd())
+}
+
+fn link_at(dev: RawFd, name: &str, to: &str) -> io::Result<()> {
+    let (to, name) = (sys::cstr(to)?, sys::cstr(name)?);
+    // SAFETY: both strings outlive the call.
+    sys::check(i64::from(unsafe { libc::symlinkat(to.as_ptr(), dev, name.as_ptr()) })).map(drop)
+}
+
+fn fs_at(dir: RawFd, name: &str, kind: &str, options: &[sys::FsOption], attrs: u64) -> io::Result<()> {
+    mounts::make_dir_at(dir, name, 0o755)?;
+    let point = sys::openat2(dir, name, libc::O_PATH | libc::O_NOFOLLOW, 0)?;
+    let made = sys::new_fs(kind, options, attrs)?;
+    sys::attach(made.as_raw_fd(), point.as_raw_fd())
+}
+
+/// A proc of the box's own pid namespace. It must be made while a fully visible
+/// proc of the host is still mounted (kernel: mount_too_revealing).
+pub fn proc_fs(root: &mut Root, target: &str, covers: &[String]) -> Result<(), Refusal> {
+    let fail = |what: &str, e: &io::Error| Refusal::new("proc_denied", format!("{target}/{what}")).io(e);
+    let attrs = sys::MOUNT_ATTR_NOSUID | sys::MOUNT_ATTR_NODEV | sys::MOUNT_ATTR_NOEXEC;
+    let proc = sys::new_fs("proc", &[], attrs).map_err(|e| fail("", &e))?;
+    root.put(&proc, target, true)?;
+    for name in covers {
+        cover(proc.as_raw_fd(), name).map_err(|e| fail(name, &e))?;
+    }
+    Ok(())
+}
+
+/// Read-only over itself; a name this kernel does not have needs no cover.
+fn cover(proc: RawFd, name: &str) -> io::Result<()> {
+    let point = match sys::openat2(proc, name, libc::O_PATH | libc::O_NOFOLLOW, 0) {
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
+        other => other?,
+    };
+    let tree = sys::clone_tree(point.as_raw_fd(), false)?;
+    sys::set_attrs(tree.as_raw_fd(), sys::MOUNT_ATTR_RDONLY, false, None)?;
+    sys::attach(tree.as_raw_fd(), point.as_raw_fd())
+}

@@ -1,0 +1,89 @@
+//! Guards inside a write root: points that cannot be changed or swapped.
+//!
+//! A guard is a mount of an object on itself. Such a mount hangs on a directory
+//! entry of the host and is detached in the box, without a word, when the host
+//! renames over that entry (an ordinary `git config` does); so each guard's
+//! mount id is kept, and P1 compares after every change of its mount table.
+//! Source: mount_namespaces(7), "unlink, rmdir and rename of mount points";
+//! statx(2), STATX_MNT_ID.
+
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+
+use crate::plan::Guard;
+use crate::report::Refusal;
+use crate::sys;
+
+/// A guard that was placed, and the mount that must be found there.
+pub struct Placed {
+    pub guard: Guard,
+    mount_id: u64,
+}
+
+/// Places every guard that exists, parents first. `root` is the new root's descriptor.
+pub fn place_all(root: RawFd, guards: &[Guard]) -> Result<Vec<Placed>, Refusal> {
+    let mut placed = Vec::with_capacity(guards.len());
+    for guard in guards {
+        match place(root, guard) {
+            Ok(mount_id) => placed.push(Placed { guard: guard.clone(), mount_id }),
+            // A point that does not exist at start is not promised; it is reported when it appears.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => {}
+            Err(e) => return Err(Refusal::new("guard_denied", guard.path.as_str()).io(&e)),
+        }
+    }
+    Ok(placed)
+}
+
+/// Binds one guard on itself and returns the id of the mount.
+pub fn place(root: RawFd, guard: &Guard) -> io::Result<u64> {
+    let point = open(root, &guard.path)?;
+    let tree = sys::clone_tree(point.as_raw_fd(), true)?;
+    if guard.read_only {
+        sys::set_attrs(tree.as_raw_fd(), sys::MOUNT_ATTR_RDONLY, true, None)?;
+    }
+    sys::attach(tree.as_raw_fd(), point.as_raw_fd())?;
+    mount_id(tree.as_raw_fd())
+}
+
+impl Placed {
+    /// True while the guard is the mount that is found at its path. By statx
+    /// alone: P1's own filter allows it no openat2.
+    pub fn holds(&self) -> bool {
+        path_mount_id(&self.guard.path).is_ok_and(|id| id == self.mount_id)
+    }
+
+    /// Takes the mount that now stands at the path as the guard.
+    pub fn renew(&mut self) -> io::Result<()> {
+        let id = path_mount_id(&self.guard.path)?;
+        if id == self.mount_id {
+            return Ok(());
+        }
+        self.mount_id = id;
+        Ok(())
+    }
+}
+
+fn path_mount_id(path: &str) -> io::Result<u64> {
+    let path = sys::cstr(path)?;
+    statx_mount_id(libc::AT_FDCWD, &path, libc::AT_SYMLINK_NOFOLLOW)
+}
+
+/// A symbolic link is guarded as what it is: its own name, not what it points to.
+fn open(root: RawFd, path: &str) -> io::Result<std::os::fd::OwnedFd> {
+    let resolve = sys::RESOLVE_IN_ROOT | sys::RESOLVE_NO_SYMLINKS | sys::RESOLVE_NO_MAGICLINKS;
+    sys::openat2(root, path, libc::O_PATH | libc::O_NOFOLLOW, resolve)
+}
+
+fn mount_id(fd: RawFd) -> io::Result<u64> {
+    statx_mount_id(fd, c"", libc::AT_EMPTY_PATH)
+}
+
+fn statx_mount_id(dir: RawFd, path: &std::ffi::CStr, flags: i32) -> io::Result<u64> {
+    // SAFETY: statx is plain data; path lives through the call.
+    unsafe {
+        let mut stx: libc::statx = std::mem::zeroed();
+        let flags = flags | libc::AT_STATX_DONT_SYNC;
+        sys::check(i64::from(libc::statx(dir, path.as_ptr(), flags, libc::STATX_MNT_ID, &mut stx)))?;
+        Ok(stx.stx_mnt_id)
+    }
+}

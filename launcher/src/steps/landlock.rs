@@ -1,0 +1,129 @@
+//! Step 11: Landlock over the same grants.
+//!
+//! Owns the second, independent holder of the file promises and the only holder
+//! of abstract-socket scoping with the host's network. The rights handled are
+//! those of the ABI that the plan names, never "what the kernel has": a kernel
+//! with less refuses the launch. Source: landlock(7); kernel
+//! Documentation/userspace-api/landlock.rst.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use landlock::{
+    Access as _, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr, RulesetCreated,
+    RulesetCreatedAttr, RulesetStatus, Scope, ABI,
+};
+
+use crate::plan::{Access, Landlock, LandlockRule};
+use crate::report::Refusal;
+use crate::sys;
+
+/// What the running kernel offers; 0 without Landlock. Source: landlock_create_ruleset(2).
+pub fn kernel_abi() -> i64 {
+    // SAFETY: a null attribute with size 0 asks for the version only.
+    unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0, 1) }.max(0)
+}
+
+/// Restricts the calling thread. `kept` are inherited descriptors that stay usable by name.
+pub fn restrict(policy: &Landlock, kept: &[i32]) -> Result<(), Refusal> {
+    let abi = abi(policy)?;
+    let denied = |e: String| Refusal::new("landlock_denied", "ruleset").detail(e);
+    let mut ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_all(abi))
+        .map_err(|e| denied(e.to_string()))?;
+    for (wanted, scope) in [(policy.scope_signal, Scope::Signal), (policy.scope_abstract, Scope::AbstractUnixSocket)] {
+        if wanted {
+            ruleset = ruleset.scope(scope).map_err(|e| denied(e.to_string()))?;
+        }
+    }
+    let mut created = ruleset.create().map_err(|e| denied(e.to_string()))?;
+    for rule in &policy.rules {
+        created = add(created, rule, abi)?;
+    }
+    created = add_descriptors(created, kept, abi)?;
+    let status = created.restrict_self().map_err(|e| denied(e.to_string()))?;
+    if status.ruleset != RulesetStatus::FullyEnforced {
+        return Err(denied(format!("got {:?}, expected FullyEnforced", status.ruleset)));
+    }
+    Ok(())
+}
+
+fn abi(policy: &Landlock) -> Result<ABI, Refusal> {
+    let kernel = kernel_abi();
+    if kernel < i64::from(policy.abi) {
+        return Err(Refusal::new("landlock_unavailable", "kernel").detail(format!("got ABI {kernel}, expected {}", policy.abi)));
+    }
+    match policy.abi {
+        3 => Ok(ABI::V3),
+        4 => Ok(ABI::V4),
+        5 => Ok(ABI::V5),
+        6 => Ok(ABI::V6),
+        other => Err(Refusal::new("plan_invalid", "landlock.abi").detail(format!("got {other}, expected 3 to 6"))),
+    }
+}
+
+fn rights(access: Access, abi: ABI) -> BitFlags<AccessFs> {
+    let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev | AccessFs::ReadDir;
+    match access {
+        Access::Read => AccessFs::from_read(abi),
+        Access::Write => AccessFs::from_all(abi),
+        Access::Device => device & AccessFs::from_all(abi),
+        Access::List => AccessFs::ReadDir.into(),
+    }
+}
+
+fn add(created: RulesetCreated, rule: &LandlockRule, abi: ABI) -> Result<RulesetCreated, Refusal> {
+    let fd = match sys::openat2(libc::AT_FDCWD, &rule.path, libc::O_PATH, sys::RESOLVE_NO_MAGICLINKS) {
+        // An optional grant that the host does not have: nothing to allow.
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(created),
+        other => other.map_err(|e| Refusal::new("landlock_denied", rule.path.as_str()).io(&e))?,
+    };
+    let allowed = fit(&fd, rights(rule.access, abi), abi).map_err(|e| Refusal::new("landlock_denied", rule.path.as_str()).io(&e))?;
+    allow(created, fd, allowed, &rule.path)
+}
+
+/// Rights that only make sense for directories are not asked for on a file.
+fn fit(fd: &OwnedFd, wanted: BitFlags<AccessFs>, abi: ABI) -> std::io::Result<BitFlags<AccessFs>> {
+    let dir = sys::fstat(fd.as_raw_fd())?.st_mode & libc::S_IFMT == libc::S_IFDIR;
+    Ok(if dir { wanted } else { wanted & AccessFs::from_file(abi) })
+}
+
+fn allow(created: RulesetCreated, fd: OwnedFd, rights: BitFlags<AccessFs>, name: &str) -> Result<RulesetCreated, Refusal> {
+    if rights.is_empty() {
+        return Ok(created);
+    }
+    created.add_rule(PathBeneath::new(fd, rights)).map_err(|e| Refusal::new("landlock_denied", name).detail(e.to_string()))
+}
+
+/// `/dev/stdout` redirected to a file is opened by name again: a rule per kept
+/// descriptor that has a path, limited to how it was opened.
+fn add_descriptors(mut created: RulesetCreated, kept: &[i32], abi: ABI) -> Result<RulesetCreated, Refusal> {
+    for fd in kept {
+        // SAFETY: F_GETFL takes no pointer; a closed descriptor is an error value.
+        let flags = unsafe { libc::fcntl(*fd, libc::F_GETFL) };
+        let Ok(st) = sys::fstat(*fd) else { continue };
+        if flags < 0 || flags & libc::O_PATH != 0 || !matches!(st.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFCHR) {
+            continue;
+        }
+        let mut rights: BitFlags<AccessFs> = BitFlags::empty();
+        if flags & libc::O_ACCMODE != libc::O_WRONLY {
+            rights |= AccessFs::ReadFile;
+        }
+        if flags & libc::O_ACCMODE != libc::O_RDONLY {
+            rights |= AccessFs::WriteFile | AccessFs::Truncate;
+        }
+        if st.st_mode & libc::S_IFMT == libc::S_IFCHR {
+            rights |= AccessFs::IoctlDev;
+        }
+        let Some(path) = reopen(*fd) else { continue };
+        created = allow(created, path, rights & AccessFs::from_file(abi), "descriptor")?;
+    }
+    Ok(created)
+}
+
+/// An O_PATH twin; None for objects without a place in a file system (memfd, pipe).
+fn reopen(fd: i32) -> Option<OwnedFd> {
+    let twin = sys::openat2(libc::AT_FDCWD, &format!("/proc/self/fd/{fd}"), libc::O_PATH, 0).ok()?;
+    let _ = twin.as_fd();
+    Some(twin)
+}

@@ -1,0 +1,51 @@
+//! Step 12: resource limits.
+//!
+//! Owns setrlimit(2) for the command and what the receipt says about each limit:
+//! its mechanism and whether it is exact. A limit that cannot be set refuses.
+
+use crate::plan::Limits;
+use crate::report::{LimitApplied, Refusal};
+use crate::sys;
+
+/// Limit 1, not 0: with 0 the kernel still starts a piped core handler as root
+/// (core(5), "Piping core dumps to a program"; fs/coredump.c tests for 1).
+const CORE_BYTES: u64 = 1;
+
+pub fn apply(limits: &Limits) -> Result<(), Refusal> {
+    set("core", libc::RLIMIT_CORE, Some(CORE_BYTES))?;
+    // P1 runs in the same user namespace and counts against the same limit.
+    set("processes", libc::RLIMIT_NPROC, limits.processes.map(|n| n.saturating_add(1)))?;
+    set("files", libc::RLIMIT_NOFILE, limits.files)?;
+    set("cpu_time", libc::RLIMIT_CPU, limits.cpu_time_s)?;
+    set("memory", libc::RLIMIT_DATA, limits.memory_bytes)?;
+    set("address_space", libc::RLIMIT_AS, limits.address_space_bytes)
+}
+
+fn set(name: &str, resource: libc::__rlimit_resource_t, value: Option<u64>) -> Result<(), Refusal> {
+    let Some(value) = value else { return Ok(()) };
+    let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: old is plain data that lives through the call.
+    sys::check(i64::from(unsafe { libc::getrlimit(resource, &mut old) })).map_err(|e| Refusal::new("rlimit_denied", name).io(&e))?;
+    // A hard limit of the caller below the wish stays: the box never has more.
+    let value = value.min(old.rlim_max);
+    // The soft CPU limit raises SIGXCPU, the hard one a second later SIGKILL.
+    let hard = if resource == libc::RLIMIT_CPU { value.saturating_add(1).min(old.rlim_max) } else { value };
+    let new = libc::rlimit { rlim_cur: value, rlim_max: hard };
+    // SAFETY: new lives through the call.
+    sys::check(i64::from(unsafe { libc::setrlimit(resource, &new) })).map(drop).map_err(|e| Refusal::new("rlimit_denied", name).io(&e))
+}
+
+/// What is in force, for the receipt.
+pub fn notes(limits: &Limits) -> Vec<LimitApplied> {
+    let mut notes = vec![LimitApplied { name: "core_bytes", value: CORE_BYTES, mechanism: "RLIMIT_CORE", exact: true }];
+    let mut add = |name, value: Option<u64>, mechanism, exact| {
+        notes.extend(value.map(|value| LimitApplied { name, value, mechanism, exact }));
+    };
+    add("processes", limits.processes, "RLIMIT_NPROC in the box's user namespace", true);
+    add("files", limits.files, "RLIMIT_NOFILE per process", true);
+    add("cpu_time_s", limits.cpu_time_s, "RLIMIT_CPU per process", false);
+    add("memory_bytes", limits.memory_bytes, "RLIMIT_DATA per process and sampling of the tree every 100 ms", false);
+    add("address_space_bytes", limits.address_space_bytes, "RLIMIT_AS per process", true);
+    add("wall_ms", limits.wall_ms, "timer of the supervisor", true);
+    notes
+}

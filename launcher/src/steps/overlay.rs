@@ -1,0 +1,125 @@
+//! Overlay rows: a home with hidden names, and a cache with a private upper.
+//!
+//! Owns the one way of hiding that survives the host: the hidden name is a
+//! whiteout in a tmpfs layer above the real directory, so it stays hidden
+//! whether it exists, appears later or is replaced, and nothing is written on
+//! the host. Where the kernel refuses the overlay the launch is refused.
+//! Source: Documentation/filesystems/overlayfs.rst, "whiteouts and opaque
+//! directories", "User xattr".
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use crate::plan::{Kind, Row};
+use crate::report::Refusal;
+use crate::steps::mounts::{self, Root};
+use crate::sys;
+
+const FLAGS: u64 = sys::MOUNT_ATTR_NOSUID | sys::MOUNT_ATTR_NODEV;
+
+/// A read-only view of a directory without the names in `hide`.
+pub fn home(root: &mut Root, row: &Row) -> Result<(), Refusal> {
+    let Row::Overlay { source, target, hide, dirs, create, .. } = row else { return Ok(()) };
+    let fail = |e: &io::Error| Refusal::new("overlay_denied", target.as_str()).io(e);
+    // Layers are named through /proc/self/fd and must be mounts of this
+    // namespace: both are parked on the target, below the overlay itself.
+    let lower = root.source_tree(source, Kind::Dir, false)?;
+    root.put(&lower, target, *create)?;
+    let veil = veil(lower.as_raw_fd(), hide, dirs).map_err(|e| fail(&e))?;
+    root.put(&veil, target, false)?;
+    let layers = format!("/proc/self/fd/{}:/proc/self/fd/{}", veil.as_raw_fd(), lower.as_raw_fd());
+    let options = [("lowerdir", Some(layers.as_str())), ("userxattr", None)];
+    let made = sys::new_fs("overlay", &options, FLAGS | sys::MOUNT_ATTR_RDONLY).map_err(|e| fail(&e))?;
+    root.put(&made, target, false)
+}
+
+/// A writable cache: the user's own below, read-only; the identity's upper above.
+pub fn cache(root: &mut Root, row: &Row) -> Result<(), Refusal> {
+    let Row::Cache { source, upper, work, target, create, .. } = row else { return Ok(()) };
+    let fail = |e: &io::Error| Refusal::new("overlay_denied", target.as_str()).io(e);
+    let ((base, upper_name), (work_base, work_name)) = (mounts::split(upper), mounts::split(work));
+    if base != work_base {
+        return Err(Refusal::new("plan_invalid", upper.as_str()).detail("upper and work must have one parent"));
+    }
+    let store = root.source_tree(base, Kind::Dir, false)?;
+    root.put(&store, target, *create)?;
+    let store = format!("/proc/self/fd/{}", store.as_raw_fd());
+    let lower = match source {
+        Some(path) => root.source_tree(path, Kind::Dir, false)?,
+        None => sys::new_fs("tmpfs", &[("size", Some("4096"))], FLAGS).map_err(|e| fail(&e))?,
+    };
+    root.put(&lower, target, false)?;
+    let lower = format!("/proc/self/fd/{}", lower.as_raw_fd());
+    let (upper, work) = (format!("{store}/{upper_name}"), format!("{store}/{work_name}"));
+    let options = [
+        ("lowerdir", Some(lower.as_str())),
+        ("upperdir", Some(upper.as_str())),
+        ("workdir", Some(work.as_str())),
+        ("userxattr", None),
+    ];
+    let made = sys::new_fs("overlay", &options, FLAGS).map_err(|e| fail(&e))?;
+    root.put(&made, target, false)
+}
+
+/// The layer that hides: a tmpfs with a whiteout per hidden name and a
+/// directory per mount point that the host may not have.
+fn veil(lower: RawFd, hide: &[String], dirs: &[String]) -> io::Result<OwnedFd> {
+    let top = sys::fstat(lower)?;
+    let mode = format!("{:o}", top.st_mode & 0o777);
+    let veil = sys::new_fs("tmpfs", &[("mode", Some(&mode)), ("size", Some("4194304"))], FLAGS)?;
+    for name in dirs {
+        descend(veil.as_raw_fd(), lower, name, true)?;
+    }
+    for name in hide {
+        descend(veil.as_raw_fd(), lower, name, false)?;
+    }
+    Ok(veil)
+}
+
+/// Walks `name` in the veil, copying directory modes from the host, and ends in
+/// a directory (mount point) or a whiteout. A parent that the host does not have
+/// is itself whited out: it must not appear, and may not be filled in later.
+fn descend(veil: RawFd, lower: RawFd, name: &str, mount_point: bool) -> io::Result<()> {
+    let mut here = dup(veil)?;
+    let mut parts = name.split('/').peekable();
+    let mut prefix = String::new();
+    while let Some(part) = parts.next() {
+        prefix = if prefix.is_empty() { part.to_string() } else { format!("{prefix}/{part}") };
+        let last = parts.peek().is_none();
+        if !(last && !mount_point) {
+            let mode = host_dir_mode(lower, &prefix).or(mount_point.then_some(0o755));
+            if let Some(mode) = mode {
+                ignore_existing(mounts::make_dir_at(here.as_raw_fd(), part, mode))?;
+            }
+            if let Ok(next) = open_dir(here.as_raw_fd(), part) {
+                here = next;
+                continue;
+            }
+        }
+        // An existing directory here is a mount point of the plan: grants win over hiding its parents.
+        return ignore_existing(mounts::make_node_at(here.as_raw_fd(), part, libc::S_IFCHR));
+    }
+    Ok(())
+}
+
+fn host_dir_mode(lower: RawFd, path: &str) -> Option<libc::mode_t> {
+    let resolve = sys::RESOLVE_IN_ROOT | sys::RESOLVE_NO_SYMLINKS | sys::RESOLVE_NO_MAGICLINKS;
+    let fd = sys::openat2(lower, path, libc::O_PATH | libc::O_NOFOLLOW, resolve).ok()?;
+    let st = sys::fstat(fd.as_raw_fd()).ok()?;
+    (st.st_mode & libc::S_IFMT == libc::S_IFDIR).then_some(st.st_mode & 0o777)
+}
+
+fn open_dir(at: RawFd, name: &str) -> io::Result<OwnedFd> {
+    sys::openat2(at, name, libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW, 0)
+}
+
+fn dup(fd: RawFd) -> io::Result<OwnedFd> {
+    sys::openat2(fd, ".", libc::O_PATH | libc::O_DIRECTORY, 0)
+}
+
+fn ignore_existing(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(e) if e.raw_os_error() == Some(libc::EEXIST) => Ok(()),
+        other => other,
+    }
+}

@@ -1,0 +1,277 @@
+//! P0, the supervisor: stays outside, owns the box, reports.
+//!
+//! Owns the loop over signals, P1's events, the box socket, the clock and the
+//! caller; and how P0 ends. Whatever goes wrong here ends the box: a process
+//! tree without a supervisor does not exist.
+
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use crate::control::{self, Event, Order};
+use crate::inside::Inside;
+use crate::nest::Entrance;
+use crate::plan::{Guard, GuardLost};
+use crate::report::{LimitHit, Outcome, Refusal};
+use crate::sys;
+use crate::terminal::Terminal;
+
+/// Sent to P0 by `Popen.kill()`: end the whole box now. SIGRTMAX-1; SIGKILL
+/// itself would end the box too, but leave nobody to write the end record.
+pub const KILL_BOX: i32 = 63;
+
+/// What P0 holds while the box lives.
+pub struct Supervisor<'a> {
+    pub init: libc::pid_t,
+    pub control: OwnedFd,
+    /// P1's and P2's refusal pipe; None once the command has started.
+    pub errors: Option<OwnedFd>,
+    pub signals: OwnedFd,
+    pub terminal: Terminal,
+    pub caller: Option<RawFd>,
+    pub deadline: Option<Instant>,
+    pub entrance: Option<Entrance>,
+    pub guards: &'a [Guard],
+    pub guard_lost: GuardLost,
+    pub inside: Inside,
+    pub command: libc::pid_t,
+    pub status: Option<i32>,
+    /// Why the box was ended from here, if it was.
+    pub ended: Option<Outcome>,
+    pub lost: Vec<String>,
+    pub degraded: Vec<String>,
+}
+
+/// What the loop tells its caller, who writes the records.
+pub enum Step {
+    /// The command runs; its pid is known.
+    Started,
+    Inside(Vec<u8>),
+    Refused(Refusal),
+    /// Every process of the box is dead.
+    Over,
+}
+
+impl Supervisor<'_> {
+    /// Waits until there is something to tell.
+    pub fn next(&mut self) -> Step {
+        loop {
+            let ready = self.wait();
+            if self.deadline.is_some_and(|at| Instant::now() >= at) {
+                self.end(Outcome::TimedOut);
+            }
+            if ready.caller {
+                self.end(Outcome::CallerGone);
+            }
+            if ready.errors {
+                if let Some(step) = self.read_errors() {
+                    return step;
+                }
+            }
+            if ready.control && self.events() {
+                continue;
+            }
+            if let Some(step) = self.serve_inside(ready.inside) {
+                return step;
+            }
+            if ready.signals && self.take_signals() {
+                return Step::Over;
+            }
+        }
+    }
+
+    fn wait(&self) -> Ready {
+        let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let errors = self.errors.as_ref().map_or(-1, |fd| fd.as_raw_fd());
+        let control = if self.control_open() { self.control.as_raw_fd() } else { -1 };
+        let caller = if self.ended.is_some() { -1 } else { self.caller.unwrap_or(-1) };
+        let mut fds = vec![poll(self.signals.as_raw_fd()), poll(control), poll(errors), poll(caller)];
+        fds.extend(self.inside.descriptors().map(poll));
+        let left = self.deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        // Rounded up: waking a moment early would spin.
+        let timeout = left.map_or(-1, |left| (left + Duration::from_micros(999)).as_millis().min(1 << 30) as i32);
+        // SAFETY: the array lives through the call.
+        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout) };
+        let got = |index: usize| fds[index].revents != 0;
+        Ready {
+            signals: got(0),
+            control: got(1),
+            errors: got(2),
+            caller: got(3),
+            inside: fds[4..].iter().any(|fd| fd.revents != 0),
+        }
+    }
+
+    /// After the command's end P1 closes its side; SIGCHLD tells the rest.
+    fn control_open(&self) -> bool {
+        self.status.is_none()
+    }
+
+    /// Ends every process of the box: P1 is the init of its pid namespace.
+    pub fn end(&mut self, why: Outcome) {
+        if self.ended.is_none() {
+            self.ended = Some(why);
+        }
+        self.deadline = None;
+        // SAFETY: P1 is our child and not reaped yet.
+        unsafe { libc::kill(self.init, libc::SIGKILL) };
+    }
+
+    /// A refusal, or the end of the pipe: exec has closed the last writer.
+    fn read_errors(&mut self) -> Option<Step> {
+        let pipe = self.errors.as_ref()?;
+        let mut buffer = [0u8; 8192];
+        // SAFETY: the buffer lives through the call.
+        let size = unsafe { libc::read(pipe.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) };
+        self.errors = None;
+        if size > 0 {
+            let bytes = &buffer[..size as usize];
+            let unknown = || Refusal::new("fork_failed", "box").detail("got an unreadable refusal");
+            return Some(Step::Refused(Refusal::from_bytes(bytes).unwrap_or_else(unknown)));
+        }
+        // The fork was announced before the pipe could close, unless the box died on the way.
+        while self.command == 0 && self.events() {}
+        if self.command == 0 {
+            let code = if self.ended == Some(Outcome::CallerGone) { "caller_gone" } else { "fork_failed" };
+            return Some(Step::Refused(Refusal::new(code, "box").detail("the box ended before its command started")));
+        }
+        Some(Step::Started)
+    }
+
+    /// One event of P1; false when there is none.
+    fn events(&mut self) -> bool {
+        match control::receive_event(self.control.as_raw_fd()) {
+            Ok(Some(received)) => {
+                self.event(received);
+                true
+            }
+            Ok(None) => {
+                self.status.get_or_insert(libc::SIGKILL);
+                false
+            }
+            Err(e) => {
+                if e.kind() != std::io::ErrorKind::WouldBlock {
+                    self.end(Outcome::Killed);
+                }
+                false
+            }
+        }
+    }
+
+    fn event(&mut self, received: control::Received) {
+        match received.event {
+            Event::Listening => received.fd.into_iter().for_each(|fd| self.inside.listen(fd)),
+            Event::Forked => self.command = received.pid,
+            Event::Stopped(signal) => self.stopped(signal),
+            Event::Continued => {}
+            Event::Ended(status) => self.status = Some(status),
+            Event::GuardLost(index) => self.guard_lost(index),
+            Event::MemoryLimit => self.end(Outcome::Limit),
+        }
+    }
+
+    /// At strict the box ends; else the guard is put back from outside. Both are recorded.
+    fn guard_lost(&mut self, index: u32) {
+        let Some(guard) = self.guards.get(index as usize) else { return self.end(Outcome::GuardLost) };
+        self.lost.push(guard.path.clone());
+        let restored =
+            self.guard_lost == GuardLost::Restore && self.entrance.as_ref().is_some_and(|way| way.restore(guard));
+        if !restored || control::send_order(self.control.as_raw_fd(), &Order::Restored(index)).is_err() {
+            self.end(Outcome::GuardLost);
+        }
+    }
+
+    /// The command stopped: give it the terminal if that is what it wants, else
+    /// stop as it did, and go on together.
+    fn stopped(&mut self, signal: i32) {
+        let asks = matches!(signal, libc::SIGTTIN | libc::SIGTTOU);
+        if asks && !self.terminal.handed && self.terminal.hand_over(self.command) {
+            return self.signal(libc::SIGCONT, true);
+        }
+        let theirs = self.terminal.take_back();
+        stop_self(signal);
+        if theirs.is_some() && self.terminal.hand_over(self.command) {
+            self.terminal.restore(theirs);
+        }
+        self.signal(libc::SIGCONT, true);
+    }
+
+    fn signal(&self, number: i32, group: bool) {
+        // A P1 that cannot be told is gone, which the loop sees next.
+        let _ = control::send_order(self.control.as_raw_fd(), &Order::Signal { number, group });
+    }
+
+    fn serve_inside(&mut self, ready: bool) -> Option<Step> {
+        if !ready {
+            return None;
+        }
+        let mut messages = vec![];
+        self.inside.serve(|message| messages.push(message.to_vec()));
+        (!messages.is_empty()).then(|| Step::Inside(messages.join(&b'\n')))
+    }
+
+    /// True when P1 is dead and reaped.
+    fn take_signals(&mut self) -> bool {
+        let mut child = false;
+        while let Some(info) = sys::read_signal(self.signals.as_raw_fd()) {
+            match info.ssi_signo as i32 {
+                libc::SIGCHLD => child = true,
+                KILL_BOX => self.end(Outcome::Killed),
+                number => self.forward(number, info.ssi_code),
+            }
+        }
+        child && self.reaped()
+    }
+
+    /// The terminal signals its foreground group itself; while that is the box's
+    /// group, only signals that a process sent are passed on (sigaction(2), si_code <= 0).
+    fn forward(&self, number: i32, code: i32) {
+        let sent = code <= 0;
+        // SIGCONT has done its work on us; the box is continued where we stopped with it.
+        if (self.terminal.handed && !sent) || (number == libc::SIGCONT && !sent) {
+            return;
+        }
+        self.signal(number, !sent);
+    }
+
+    fn reaped(&mut self) -> bool {
+        // What P1 still had to say is in the socket.
+        while self.control_open() && self.events() {}
+        let mut status = 0;
+        // SAFETY: status lives through the call.
+        let pid = unsafe { libc::waitpid(self.init, &mut status, libc::WNOHANG) };
+        pid == self.init
+    }
+}
+
+struct Ready {
+    signals: bool,
+    control: bool,
+    errors: bool,
+    caller: bool,
+    inside: bool,
+}
+
+/// Stops this process by `signal` as the command was, so that a shell sees the
+/// same; returns when it is continued.
+fn stop_self(signal: i32) {
+    // SAFETY: sets are plain data; the default action of a stop signal is to stop.
+    unsafe {
+        let mut only: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut only);
+        libc::sigaddset(&mut only, signal);
+        libc::signal(signal, libc::SIG_DFL);
+        libc::kill(libc::getpid(), signal);
+        libc::sigprocmask(libc::SIG_UNBLOCK, &only, std::ptr::null_mut());
+        libc::sigprocmask(libc::SIG_BLOCK, &only, std::ptr::null_mut());
+    }
+}
+
+/// Which limit a wait status and an end tell of.
+pub fn limit_hit(ended: Option<Outcome>, signal: Option<i32>) -> Option<LimitHit> {
+    match (ended, signal) {
+        (Some(Outcome::TimedOut), _) => Some(LimitHit::Wall),
+        (Some(Outcome::Limit), _) => Some(LimitHit::Memory),
+        (None, Some(libc::SIGXCPU)) => Some(LimitHit::CpuTime),
+        _ => None,
+    }
+}

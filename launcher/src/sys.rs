@@ -1,0 +1,188 @@
+//! Thin, checked wrappers of the system calls that no crate of ours covers.
+//!
+//! Owns every raw `syscall` of the mount API, pidfds and processes; each returns
+//! `io::Result`, so a kernel that answers ENOSYS refuses the launch like any
+//! other error. Constants that libc lacks are given with their header.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+// linux/mount.h
+pub const OPEN_TREE_CLONE: u32 = 1;
+pub const AT_RECURSIVE: u32 = 0x8000;
+const AT_EMPTY_PATH: u32 = 0x1000;
+const MOVE_MOUNT_F_EMPTY_PATH: u32 = 0x4;
+const MOVE_MOUNT_T_EMPTY_PATH: u32 = 0x40;
+const FSOPEN_CLOEXEC: u32 = 1;
+const FSMOUNT_CLOEXEC: u32 = 1;
+const FSCONFIG_SET_FLAG: u32 = 0;
+const FSCONFIG_SET_STRING: u32 = 1;
+const FSCONFIG_CMD_CREATE: u32 = 6;
+pub const MOUNT_ATTR_RDONLY: u64 = 0x1;
+pub const MOUNT_ATTR_NOSUID: u64 = 0x2;
+pub const MOUNT_ATTR_NODEV: u64 = 0x4;
+pub const MOUNT_ATTR_NOEXEC: u64 = 0x8;
+pub const MOUNT_ATTR_IDMAP: u64 = 0x0010_0000;
+// linux/openat2.h
+pub const RESOLVE_NO_MAGICLINKS: u64 = 0x2;
+pub const RESOLVE_NO_SYMLINKS: u64 = 0x4;
+pub const RESOLVE_IN_ROOT: u64 = 0x10;
+
+pub fn cstr(text: &str) -> io::Result<CString> {
+    CString::new(text).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+/// Turns the C convention (-1 and errno) into a result.
+pub fn check(ret: i64) -> io::Result<i64> {
+    if ret < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(ret)
+}
+
+fn owned(ret: i64) -> io::Result<OwnedFd> {
+    let fd = check(ret)? as RawFd;
+    // SAFETY: the kernel just returned this descriptor to us; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[repr(C)]
+struct OpenHow {
+    flags: u64,
+    mode: u64,
+    resolve: u64,
+}
+
+/// openat2(2): path resolution that can forbid symbolic and magic links.
+pub fn openat2(dir: RawFd, path: &str, flags: i32, resolve: u64) -> io::Result<OwnedFd> {
+    let path = cstr(path)?;
+    let how = OpenHow { flags: (flags | libc::O_CLOEXEC) as u64, mode: 0, resolve };
+    // SAFETY: path and how outlive the call; the size is that of `how`.
+    owned(unsafe { libc::syscall(libc::SYS_openat2, dir, path.as_ptr(), &how, std::mem::size_of::<OpenHow>()) })
+}
+
+/// An O_PATH descriptor of a canonical host path; a symbolic link anywhere in it is ELOOP.
+pub fn open_host(path: &str) -> io::Result<OwnedFd> {
+    openat2(libc::AT_FDCWD, path, libc::O_PATH | libc::O_NOFOLLOW, RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS)
+}
+
+/// open_tree(2) with OPEN_TREE_CLONE: a detached copy of the mount at `fd`.
+pub fn clone_tree(fd: RawFd, recursive: bool) -> io::Result<OwnedFd> {
+    let flags = OPEN_TREE_CLONE | AT_EMPTY_PATH | libc::O_CLOEXEC as u32 | if recursive { AT_RECURSIVE } else { 0 };
+    // SAFETY: the empty string is static; flags ask for no other memory.
+    owned(unsafe { libc::syscall(libc::SYS_open_tree, fd, c"".as_ptr(), flags) })
+}
+
+#[repr(C)]
+struct MountAttr {
+    attr_set: u64,
+    attr_clr: u64,
+    propagation: u64,
+    userns_fd: u64,
+}
+
+/// mount_setattr(2): only ever adds flags, so locked ones of the host stay.
+pub fn set_attrs(fd: RawFd, attrs: u64, recursive: bool, userns: Option<RawFd>) -> io::Result<()> {
+    let attr = MountAttr { attr_set: attrs, attr_clr: 0, propagation: 0, userns_fd: userns.unwrap_or(0) as u64 };
+    let flags = AT_EMPTY_PATH | if recursive { AT_RECURSIVE } else { 0 };
+    // SAFETY: attr outlives the call; the size is that of `attr`.
+    let ret = unsafe {
+        libc::syscall(libc::SYS_mount_setattr, fd, c"".as_ptr(), flags, &attr, std::mem::size_of::<MountAttr>())
+    };
+    check(ret).map(drop)
+}
+
+/// move_mount(2) of a detached mount onto the object behind `target`.
+pub fn attach(mount: RawFd, target: RawFd) -> io::Result<()> {
+    let flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH;
+    // SAFETY: both strings are static; descriptors are only borrowed.
+    check(unsafe { libc::syscall(libc::SYS_move_mount, mount, c"".as_ptr(), target, c"".as_ptr(), flags) }).map(drop)
+}
+
+/// One option of a file system under construction: `None` is a flag.
+pub type FsOption<'a> = (&'a str, Option<&'a str>);
+
+/// fsopen(2), fsconfig(2), fsmount(2): a detached new file system.
+pub fn new_fs(kind: &str, options: &[FsOption], attrs: u64) -> io::Result<OwnedFd> {
+    let kind = cstr(kind)?;
+    // SAFETY: kind outlives the call.
+    let fs = owned(unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), FSOPEN_CLOEXEC) })?;
+    for (key, value) in options {
+        let key = cstr(key)?;
+        let value = value.map(cstr).transpose()?;
+        let command = if value.is_some() { FSCONFIG_SET_STRING } else { FSCONFIG_SET_FLAG };
+        let pointer = value.as_ref().map_or(std::ptr::null(), |v| v.as_ptr());
+        // SAFETY: key and value outlive the call; a flag takes a null value.
+        check(unsafe { libc::syscall(libc::SYS_fsconfig, fs.as_raw_fd(), command, key.as_ptr(), pointer, 0) })?;
+    }
+    let null = std::ptr::null::<libc::c_char>();
+    // SAFETY: CMD_CREATE takes null key and value.
+    check(unsafe { libc::syscall(libc::SYS_fsconfig, fs.as_raw_fd(), FSCONFIG_CMD_CREATE, null, null, 0) })?;
+    // SAFETY: no pointers.
+    owned(unsafe { libc::syscall(libc::SYS_fsmount, fs.as_raw_fd(), FSMOUNT_CLOEXEC, attrs) })
+}
+
+/// fstat of a descriptor, O_PATH included.
+pub fn fstat(fd: RawFd) -> io::Result<libc::stat> {
+    // SAFETY: stat is plain data; the kernel fills it on success.
+    let mut st: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: st outlives the call.
+    check(i64::from(unsafe { libc::fstat(fd, &mut st) }))?;
+    Ok(st)
+}
+
+/// clone(2) without a new stack: a fork with namespaces. Returns 0 in the child.
+///
+/// # Safety
+/// The caller is single-threaded, so the child's copy of every lock is free.
+pub unsafe fn fork_into(namespaces: i32) -> io::Result<libc::pid_t> {
+    let flags = namespaces | libc::SIGCHLD;
+    // SAFETY: a null stack means the copy of ours, as in fork; no tid or tls pointer is asked for.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
+    check(pid).map(|p| p as libc::pid_t)
+}
+
+/// Writes a whole small file (id maps, setgroups) in one call, as the kernel wants it.
+pub fn write_file(path: &str, text: &str) -> io::Result<()> {
+    use std::io::Write;
+    std::fs::OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes())
+}
+
+pub fn prctl(option: i32, arg: u64) -> io::Result<()> {
+    // SAFETY: the options used here take integers only.
+    check(i64::from(unsafe { libc::prctl(option, arg, 0, 0, 0) })).map(drop)
+}
+
+/// Blocks or unblocks every signal; the old mask comes back.
+pub fn block_all_signals() -> libc::sigset_t {
+    // SAFETY: both sets are plain data that live through the calls.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut old: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::sigprocmask(libc::SIG_SETMASK, &all, &mut old);
+        old
+    }
+}
+
+/// A signalfd for every signal; they must be blocked.
+pub fn signal_fd() -> io::Result<OwnedFd> {
+    // SAFETY: the set is plain data that lives through the calls.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        owned(i64::from(libc::signalfd(-1, &all, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)))
+    }
+}
+
+/// The next queued signal of a signalfd, if there is one.
+pub fn read_signal(fd: RawFd) -> Option<libc::signalfd_siginfo> {
+    // SAFETY: siginfo is plain data of the size given.
+    unsafe {
+        let mut info: libc::signalfd_siginfo = std::mem::zeroed();
+        let size = std::mem::size_of::<libc::signalfd_siginfo>();
+        let got = libc::read(fd, std::ptr::addr_of_mut!(info).cast(), size);
+        (got == size as isize).then_some(info)
+    }
+}

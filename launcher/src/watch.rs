@@ -1,0 +1,156 @@
+//! P1 once the command runs: reap, report, watch.
+//!
+//! Owns the loop of process 1. It holds no capability, sits behind a filter of
+//! its own and cannot be read or traced, because hostile code runs beside it.
+//! The end of the control socket (P0 is gone) or of the command ends P1, and the
+//! kernel then kills whatever is left in the pid namespace (pid_namespaces(7)).
+
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use crate::control::{self, Event, Order};
+use crate::steps::guards::Placed;
+use crate::sys;
+
+/// How often the tree's memory is added up, where a limit was asked for.
+const SAMPLE_MS: i32 = 100;
+
+pub struct Watch {
+    command: libc::pid_t,
+    control: RawFd,
+    signals: OwnedFd,
+    mounts: File,
+    guards: Vec<Placed>,
+    /// Guards that P0 was told about and has not put back yet.
+    lost: Vec<usize>,
+    memory_bytes: Option<u64>,
+}
+
+impl Watch {
+    pub fn new(
+        command: libc::pid_t,
+        control: RawFd,
+        signals: OwnedFd,
+        mounts: File,
+        guards: Vec<Placed>,
+        memory_bytes: Option<u64>,
+    ) -> Watch {
+        Watch { command, control, signals, mounts, guards, lost: vec![], memory_bytes }
+    }
+
+    /// Until the command has ended; the exit code of P1.
+    pub fn run(mut self) -> i32 {
+        loop {
+            let ready = self.wait();
+            if ready[1] != 0 && !self.orders() {
+                return 125;
+            }
+            if ready[0] != 0 {
+                while sys::read_signal(self.signals.as_raw_fd()).is_some() {}
+                if self.reap() {
+                    return 0;
+                }
+            }
+            if ready[2] != 0 {
+                self.check_guards();
+            }
+            if self.over_memory() {
+                self.tell(&Event::MemoryLimit);
+                return 0;
+            }
+        }
+    }
+
+    /// proc_pid_mountinfo(5): a change of the mount table is POLLERR | POLLPRI.
+    fn wait(&self) -> [i16; 3] {
+        let watched = if self.guards.is_empty() { -1 } else { self.mounts.as_raw_fd() };
+        let poll = |fd, events| libc::pollfd { fd, events, revents: 0 };
+        let mut fds =
+            [poll(self.signals.as_raw_fd(), libc::POLLIN), poll(self.control, libc::POLLIN), poll(watched, libc::POLLPRI)];
+        let timeout = if self.memory_bytes.is_some() { SAMPLE_MS } else { -1 };
+        // SAFETY: the array lives through the call.
+        unsafe { libc::poll(fds.as_mut_ptr(), 3, timeout) };
+        fds.map(|fd| fd.revents)
+    }
+
+    fn tell(&self, event: &Event) {
+        // A P0 that cannot be told is gone, and its end ends us at the next poll.
+        let _ = control::send_event(self.control, event);
+    }
+
+    /// False when P0 is gone.
+    fn orders(&mut self) -> bool {
+        loop {
+            match control::receive_order(self.control, false) {
+                Ok(Some(Order::Signal { number, group })) => {
+                    let to = if group { -self.command } else { self.command };
+                    // SAFETY: no pointers; the command is our unreaped child, or gone (ESRCH).
+                    unsafe { libc::kill(to, number) };
+                }
+                Ok(Some(Order::Restored(index))) => self.restored(index as usize),
+                Ok(Some(_)) => {}
+                Ok(None) => return false,
+                Err(e) => return e.kind() == std::io::ErrorKind::WouldBlock,
+            }
+        }
+    }
+
+    fn restored(&mut self, index: usize) {
+        self.lost.retain(|lost| *lost != index);
+        if self.guards.get_mut(index).is_some_and(|guard| guard.renew().is_err()) {
+            self.lost.push(index);
+            self.tell(&Event::GuardLost(index as u32));
+        }
+    }
+
+    fn check_guards(&mut self) {
+        for index in 0..self.guards.len() {
+            if !self.lost.contains(&index) && !self.guards[index].holds() {
+                self.lost.push(index);
+                self.tell(&Event::GuardLost(index as u32));
+            }
+        }
+    }
+
+    /// Takes every change of state there is; true when the command has ended.
+    fn reap(&self) -> bool {
+        loop {
+            let mut status = 0;
+            let flags = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED;
+            // SAFETY: status lives through the call.
+            let pid = unsafe { libc::waitpid(-1, &mut status, flags) };
+            if pid <= 0 {
+                return false;
+            }
+            if pid != self.command {
+                continue;
+            }
+            if libc::WIFSTOPPED(status) {
+                self.tell(&Event::Stopped(libc::WSTOPSIG(status)));
+            } else if libc::WIFCONTINUED(status) {
+                self.tell(&Event::Continued);
+            } else {
+                self.tell(&Event::Ended(status));
+                return true;
+            }
+        }
+    }
+
+    fn over_memory(&self) -> bool {
+        self.memory_bytes.is_some_and(|limit| resident_bytes() > limit)
+    }
+}
+
+/// Resident memory of every process of the namespace but P1. Source: proc_pid_statm(5).
+fn resident_bytes() -> u64 {
+    // SAFETY: sysconf has no memory effect.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(0) as u64;
+    let Ok(entries) = std::fs::read_dir("/proc") else { return 0 };
+    let pids = entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse::<u32>().ok()).filter(|pid| *pid != 1);
+    pids.map(|pid| resident_pages(pid) * page).sum()
+}
+
+fn resident_pages(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+    text.split(' ').nth(1).and_then(|n| n.parse().ok()).unwrap_or(0)
+}
