@@ -78,19 +78,27 @@ fn name_of(line: &[u8]) -> Option<&[u8]> {
     Some(rest.strip_prefix(b" ").unwrap_or(rest))
 }
 
-/// True if the path is a socket now. Anyone on the host can put any text into
-/// the table (a name with a newline), so a name counts only if it is there.
-pub fn is_socket(path: &Path) -> bool {
+/// True if the path is a socket now.
+fn is_socket(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
 }
 
 /// Chooses what to cover: the directories of the sockets that `visible` says the
 /// box could reach. `needed` are paths that must stay (mount targets, cwd, the
 /// command); a directory that is one of them or above one is not covered.
+///
+/// Anyone on the host can put any text into the table (a name with a newline), and
+/// a name stays there after its file is gone: a name counts only if a socket is
+/// there now, else any local user could make every launch cover /usr/lib. Only
+/// visible paths are looked at, so a stuck mount elsewhere is not touched.
 pub fn dirs_to_cover(paths: &[PathBuf], visible: impl Fn(&Path) -> bool, needed: &[PathBuf]) -> Cover {
+    choose(paths, |path| visible(path) && is_socket(path), needed)
+}
+
+fn choose(paths: &[PathBuf], counts: impl Fn(&Path) -> bool, needed: &[PathBuf]) -> Cover {
     let mut dirs: BTreeSet<&Path> = BTreeSet::new();
     let mut files: BTreeSet<&Path> = BTreeSet::new();
-    for path in paths.iter().filter(|path| is_plain(path) && visible(path)) {
+    for path in paths.iter().filter(|path| is_plain(path) && counts(path)) {
         match path.parent() {
             Some(dir) if dir.parent().is_some() && !needed.iter().any(|need| need.starts_with(dir)) => dirs.insert(dir),
             _ => files.insert(path),
@@ -170,6 +178,8 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
         assert!(read_host().unwrap().contains(&path));
         assert!(is_socket(&path) && !is_socket(&dir) && !is_socket(&dir.join("none")));
+        let forged = [path.clone(), PathBuf::from("/usr/lib/none")];
+        assert_eq!(dirs_to_cover(&forged, |_| true, &[]).dirs, std::slice::from_ref(&dir));
         drop(listener);
         std::fs::remove_dir_all(&dir).unwrap();
     }
@@ -185,15 +195,15 @@ mod tests {
             "/srv/s",
             "/opt/../etc/s",
         ]);
-        let cover = dirs_to_cover(&all, |path| !path.starts_with("/srv"), &paths(&["/home/u/w"]));
+        let cover = choose(&all, |path| !path.starts_with("/srv"), &paths(&["/home/u/w"]));
         assert_eq!(cover.dirs, paths(&["/opt/app"]));
         assert_eq!(cover.files, paths(&["/home/u/x.sock", "/s"]));
-        assert_eq!(dirs_to_cover(&all, |_| false, &[]), Cover::default());
+        assert_eq!(choose(&all, |_| false, &[]), Cover::default());
     }
 
     #[test]
     fn a_needed_directory_itself_is_not_covered() {
-        let cover = dirs_to_cover(&paths(&["/w/s", "/wide/s"]), |_| true, &paths(&["/w"]));
+        let cover = choose(&paths(&["/w/s", "/wide/s"]), |_| true, &paths(&["/w"]));
         assert_eq!((cover.dirs, cover.files), (paths(&["/wide"]), paths(&["/w/s"])));
     }
 }

@@ -51,10 +51,9 @@ pub struct Filtered {
     pub env: Vec<CString>,
     /// Names in `env`, sorted.
     pub kept: Vec<String>,
-    /// Inherited names that were withheld, sorted; disjoint from `kept`.
+    /// Inherited names that were withheld, sorted. A name is here and in `kept`
+    /// only when the inherited environment held it twice.
     pub dropped: Vec<String>,
-    /// Names that the inherited environment held more than once, sorted.
-    pub duplicates: Vec<String>,
 }
 
 /// Why no environment could be made (`env_invalid`). Never holds a value.
@@ -136,7 +135,7 @@ pub fn filter(policy: &EnvPolicy, inherited: &[Pair], set_fd: &[Pair]) -> Result
     let mut seen: HashSet<&[u8]> = HashSet::with_capacity(inherited.len());
     for (name, value) in inherited {
         if !seen.insert(name) {
-            out.duplicates.insert(show_name(name));
+            out.dropped.insert(show_name(name));
         } else if given.contains_key(name.as_slice()) {
             continue;
         } else if is_item(name, value) && rules.keeps(name, value) {
@@ -173,7 +172,6 @@ struct Builder {
     env: Vec<CString>,
     kept: BTreeSet<String>,
     dropped: BTreeSet<String>,
-    duplicates: BTreeSet<String>,
 }
 
 impl Builder {
@@ -195,10 +193,7 @@ impl Builder {
     }
 
     fn finish(self) -> Filtered {
-        let kept = self.kept;
-        let dropped = self.dropped.into_iter().filter(|name| !kept.contains(name)).collect();
-        let duplicates = self.duplicates.into_iter().collect();
-        Filtered { env: self.env, kept: kept.into_iter().collect(), dropped, duplicates }
+        Filtered { env: self.env, kept: self.kept.into_iter().collect(), dropped: self.dropped.into_iter().collect() }
     }
 }
 
@@ -311,8 +306,7 @@ mod tests {
         let inherited = [pair("A", "first"), pair("A", "second"), pair("TOKEN", "x"), pair("TOKEN", "y")];
         let result = filter(&policy("deny", &[], &["TOKEN"]), &inherited, &[]).unwrap();
         assert_eq!(items(&result), ["A=first"]);
-        assert_eq!(result.dropped, ["TOKEN"]);
-        assert_eq!(result.duplicates, ["A", "TOKEN"]);
+        assert_eq!((result.kept, result.dropped), (vec!["A".into()], vec!["A".into(), "TOKEN".into()]));
     }
 
     #[test]
