@@ -1,0 +1,295 @@
+"""Faults in every launcher step: a typed refusal, never a weaker box, nothing left behind.
+
+No hook in the launcher: ``hostile/fault_loader`` lets the kernel answer chosen calls with an
+error, or the plan itself asks for what this host cannot do.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from requirements import requirement
+from support.actors import Actor
+from support.live import processes_with
+from support.plans import ENOUGH, Ended, bind, launch, small_plan, tmpfs
+from support.trees import changes, snapshot
+
+# code, step, faults. Values are those of the calls' public headers.
+FAULTS = [
+    ("userns_denied", 1, "clone:EPERM:0:0x10000000:0x10000000"),
+    ("userns_denied", 1, "clone:ENOMEM:0:0x10000000:0x10000000"),
+    ("map_denied", 1, "write:EPERM:2:0xffffffff:{map}"),
+    ("namespace_denied", 3, "unshare:EPERM:0:0x40000000:0x40000000"),
+    ("namespace_denied", 3, "setns:EPERM:1:0x40000000:0x40000000"),
+    ("namespace_denied", 3, "sethostname:EPERM"),
+    ("mount_denied", 4, "mount:EPERM"),
+    ("mount_denied", 4, "open_tree:EPERM"),
+    ("mount_denied", 4, "move_mount:EPERM"),
+    ("mount_denied", 4, "mount_setattr:EPERM"),
+    ("mount_denied", 4, "fsmount:EPERM:2:0xffffffff:6"),
+    ("source_denied", 4, "openat2:EACCES"),
+    ("overlay_denied", 4, "fsconfig:EPERM:1:0xffffffff:0"),
+    ("proc_denied", 4, "fsmount:EPERM:2:0xffffffff:14"),
+    ("dev_denied", 5, "mknodat:EPERM:2:0xffffffff:0x8180"),
+    ("dev_denied", 5, "fsmount:EPERM:2:0xffffffff:10"),
+    ("dev_denied", 5, "symlinkat:EPERM"),
+    ("pivot_denied", 6, "pivot_root:EPERM"),
+    ("pivot_denied", 6, "umount2:EPERM"),
+    ("fork_failed", 7, "clone:EAGAIN:0:0xffffffff:17"),
+    ("fork_failed", 7, "socketpair:EMFILE"),
+    ("fork_failed", 7, "pipe2:EMFILE"),
+    ("fork_failed", 7, "setpgid:EPERM"),
+    ("fork_failed", 7, "prctl:EPERM:0:0xffffffff:1"),
+    ("fork_failed", 7, "prctl:EPERM:0:0xffffffff:4"),
+    ("nnp_denied", 10, "prctl:EPERM:0:0xffffffff:38"),
+    ("keyring_denied", 10, "keyctl:ENOSYS"),
+    ("keyring_denied", 10, "keyctl:EDQUOT"),
+    ("caps_denied", 10, "capset:EPERM"),
+    ("caps_denied", 10, "prctl:EPERM:0:0xffffffff:24"),
+    ("caps_denied", 10, "prctl:EPERM:0:0xffffffff:47"),
+    ("landlock_unavailable", 11, "landlock_create_ruleset:ENOSYS"),
+    ("landlock_denied", 11, "landlock_create_ruleset:ENOMEM:2:0xffffffff:0"),
+    ("landlock_denied", 11, "landlock_add_rule:EINVAL"),
+    ("landlock_denied", 11, "landlock_restrict_self:EPERM"),
+    ("rlimit_denied", 12, "prlimit64:EPERM:1:0xffffffff:4"),
+    ("rlimit_denied", 12, "prlimit64:EPERM:1:0xffffffff:7"),
+    ("seccomp_denied", 13, "seccomp:EINVAL"),
+    ("pivot_denied", 6, "fchdir:EACCES"),
+    ("exec_failed", 14, "execve:EACCES"),
+    ("exec_failed", 14, "execve:ENOMEM"),
+]
+STATUS = {"exec_failed": 126, "not_found": 127}
+
+
+def _marked(actor: Actor) -> tuple[list[str], str]:
+    """A command that leaves a marker when it runs at all."""
+    marker = f"{actor.workspace}/ran-{os.urandom(4).hex()}"
+    return ["/bin/sh", "-c", f"touch {marker}"], marker
+
+
+def _refused(actor: Actor, ended: Ended, code: str, step: int | None, marker: str) -> None:
+    assert ended.code == code, (ended.status, ended.records, ended.err)
+    row = ended.records["refused"]
+    assert ended.status == STATUS.get(code, 125)
+    assert step is None or row["step"] == step, row
+    assert "launch" not in ended.records and "end" not in ended.records
+    assert not actor.host(marker).exists(), "the command ran"
+    assert ended.err.startswith(f"stockade: refused: {code}: ") and ended.err.count("\n") == 1, ended.err
+    assert row["hint"] and row["message"]
+    assert processes_with(marker) == []
+
+
+@requirement("launcher.fault_is_typed", "launcher.refusal_runs_nothing")
+@pytest.mark.parametrize(("code", "step", "fault"), FAULTS, ids=[f"{code}-{fault.split(':')[0]}-{n}" for n, (code, _, fault) in enumerate(FAULTS)])
+def test_a_failing_call_refuses_with_the_code_of_its_step(actor: Actor, code: str, step: int, fault: str) -> None:
+    argv, marker = _marked(actor)
+    before = snapshot(actor.host(actor.workspace))
+    fault = fault.format(map=len(f"{actor.uid} {actor.uid} 1"))
+    before_launch = [str(actor.stage.bin / "fault_loader"), fault, "--"]
+    # Written here and not by the driver: the loader stands between Python and the launcher.
+    ended = launch(actor, small_plan(actor), argv, before=before_launch)
+    _refused(actor, ended, code, step, marker)
+    number = fault.split(":")[1]
+    if code not in ("exec_failed",):
+        assert ended.records["refused"]["transient"] is (number in {"ENOMEM", "EMFILE", "EAGAIN", "EDQUOT"}), ended.records
+    assert changes(before, snapshot(actor.host(actor.workspace))) == {}
+
+
+@requirement("launcher.fault_is_typed")
+def test_the_same_plan_without_a_fault_runs(actor: Actor) -> None:
+    """The twin: the loader alone, with a fault in a call that nobody makes."""
+    argv, marker = _marked(actor)
+    ended = launch(actor, small_plan(actor), argv, before=[str(actor.stage.bin / "fault_loader"), "chroot:EPERM", "--"])
+    assert (ended.status, ended.code) == (0, None), ended.err
+    assert ended.records["launch"]["effective_tier"] == "strict" and ended.records["end"]["exit_code"] == 0
+    assert actor.host(marker).exists()
+    actor.remove(marker)
+
+
+def _bad_plans(actor: Actor) -> dict[str, tuple[str, int, dict[str, Any]]]:
+    rows = small_plan(actor)["mounts"]
+    link = f"{actor.elsewhere}/link"
+    actor.remove(link)
+    actor.host(link).symlink_to(actor.workspace)
+    secret = actor.put(f"{actor.elsewhere}/closed/file", "x")
+    actor.host(secret).parent.chmod(0)
+    missing = {"id": "x.y", "tiers": ["standard"], "ns": False, "needs": [["snapshot_home"]], "state": None, "reason": None}
+    return {
+        "source missing": ("source_missing", 4, {"mounts": [*rows, bind("/no/such/source", target="/tmp/x")]}),
+        "source type": ("source_type", 4, {"mounts": [*rows, bind(actor.elsewhere, target="/tmp/x", type="file")]}),
+        "source is a link": ("source_symlink", 4, {"mounts": [*rows, bind(link, target="/tmp/x")]}),
+        "source below a link": ("source_symlink", 4, {"mounts": [*rows, bind(f"{link}/README", target="/tmp/x")]}),
+        "no mount point": ("mount_point_missing", 4, {"mounts": [*rows, bind(actor.elsewhere, target=f"{actor.workspace}/no-such-point", create=False)]}),
+        "mount point in the tree": ("mount_point_missing", 4, {"mounts": [*rows, bind(actor.elsewhere, target=f"{actor.workspace}/no-such-point", create=True)]}),
+        "descriptor not open": ("fds_denied", 8, {"fds": [77]}),
+        "cwd missing": ("chdir_denied", 14, {"cwd": "/no/such/cwd"}),
+        "other interpreter": ("interpreter_changed", 14, {"executable": "/usr/bin/env"}),
+        "promise without its facts": ("promise_not_kept", 14, {"promises": [*small_plan(actor)["promises"], missing]}),
+        "landlock too new": ("landlock_unavailable", 11, {"landlock": small_plan(actor)["landlock"] | {"abi": 99}}),
+        "filter unknown": ("seccomp_denied", 13, {"seccomp": {"filter": "none"}}),
+        "no namespaces": ("plan_invalid", 0, {"namespaces": []}),
+        "net mismatch": ("plan_invalid", 0, {"net": "host"}),
+        "unknown field": ("plan_invalid", 0, {"surprise": 1}),
+        "unknown schema": ("plan_invalid", 0, {"schema": "stockade.plan.v2"}),
+        "relative path": ("plan_invalid", 0, {"cwd": "work"}),
+        "dotted path": ("plan_invalid", 0, {"cwd": f"{actor.workspace}/../repo"}),
+        "no root row": ("plan_invalid", 0, {"mounts": [tmpfs("/run")]}),
+        "no rows": ("plan_invalid", 0, {"mounts": []}),
+        "unknown parameter": ("bind_invalid", 0, {"cwd": "@nobody"}),
+        "unknown fact state": ("plan_invalid", 0, {"promises": [missing | {"state": "kept"}]}),
+        "unknown tier": ("plan_invalid", 0, {"requested_tier": "paranoid"}),
+        "hidden name climbs": ("plan_invalid", 0, {"mounts": [row | {"hide": ["../x"]} if row["kind"] == "overlay" else row for row in rows]}),
+    }
+
+
+PLANS = ("source missing", "source type", "source is a link", "source below a link", "no mount point", "mount point in the tree", "descriptor not open", "cwd missing",
+         "other interpreter", "promise without its facts", "landlock too new", "filter unknown", "no namespaces", "net mismatch", "unknown field", "unknown schema",
+         "relative path", "dotted path", "no root row", "no rows", "unknown parameter", "unknown fact state", "unknown tier", "hidden name climbs")
+
+
+@requirement("launcher.fault_is_typed", "launcher.refusal_runs_nothing")
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_that_cannot_be_carried_out_is_refused(actor: Actor, name: str) -> None:
+    code, step, changed = _bad_plans(actor)[name]
+    argv, marker = _marked(actor)
+    before = snapshot(actor.host(actor.workspace))
+    ended = launch(actor, small_plan(actor, **changed), argv)
+    _refused(actor, ended, code, step, marker)
+    assert changes(before, snapshot(actor.host(actor.workspace))) == {}
+
+
+@requirement("launcher.fault_is_typed")
+@pytest.mark.parametrize("field", sorted(["schema", "backend", "caller", "requested_tier", "profiles", "accept", "net", "namespaces", "ids", "mounts", "guards", "guard_lost",
+                                          "cover_sockets", "env", "fds", "landlock", "limits", "seccomp", "cwd", "executable", "hostname", "persistence", "promises", "record"]))
+def test_a_plan_without_one_of_its_fields_is_refused(user: Actor, field: str) -> None:
+    argv, marker = _marked(user)
+    plan = small_plan(user)
+    del plan[field]
+    _refused(user, launch(user, plan, argv), "plan_invalid", 0, marker)
+
+
+@requirement("launcher.fault_is_typed")
+def test_commands_that_cannot_start_have_their_own_status(actor: Actor) -> None:
+    plain = actor.put(f"{actor.workspace}/not-a-program", "text\n", 0o644)
+    broken = actor.put(f"{actor.workspace}/broken", "#!/no/such/interpreter\n", 0o755)
+    for argv, code in (([plain], "exec_failed"), ([broken], "exec_failed"), (["/no/such/program"], "not_found"), (["no-such-program"], "not_found")):
+        ended = launch(actor, small_plan(actor), argv)
+        assert (ended.code, ended.status) == (code, STATUS[code]), ended.records
+        assert "launch" not in ended.records
+
+
+@requirement("launcher.fault_is_typed")
+def test_receipts_that_cannot_be_written_refuse_the_launch(actor: Actor) -> None:
+    argv, marker = _marked(actor)
+    closed = actor.put(f"{actor.elsewhere}/shut/x")
+    for spool in ("/no/such/dir/spool", "/proc/version", f"{closed}/below"):
+        ended = launch(actor, small_plan(actor), argv, options=["--spool", spool])
+        _refused(actor, ended, "spool_failed", None, marker)
+    full = launch(actor, small_plan(actor), argv, options=["--spool", "/dev/full"])
+    assert full.code == "spool_failed" and not actor.host(marker).exists()
+    reader, writer = os.pipe()
+    os.close(reader)
+    job = {"mode": "raw", "plan": small_plan(actor), "launcher": str(actor.stage.launcher), "argv": argv, "report_fd": writer}
+    with actor.drive(job, pass_fds=[writer], stdin=-3, stdout=-3, stderr=-1) as child:
+        os.close(writer)
+        err = child.communicate(timeout=60)[1].decode()
+    assert child.returncode == 125 and "report_failed" in err
+    assert not actor.host(marker).exists()
+
+
+@requirement("launcher.fault_is_typed")
+def test_wrong_parameters_are_usage_errors(actor: Actor) -> None:
+    argv, marker = _marked(actor)
+    for options, code in ((["--bind", "ws"], "bind_invalid"), (["--bind", "ws=relative"], "bind_invalid"), (["--surprise"], "usage"),
+                          (["--timeout-ms", "soon"], "usage"), (["--setenv-fd", "99"], "env_invalid")):
+        ended = launch(actor, small_plan(actor), argv, options=options)
+        assert ended.code in (code, None) and f"refused: {code}" in ended.err and ended.status == 125, (options, ended.err)
+        assert not actor.host(marker).exists()
+
+
+@requirement("launcher.plan_is_verified")
+@pytest.mark.parametrize("seals", [0, 0x1, 0x7, 0xE])
+def test_a_plan_that_could_still_be_changed_is_refused(actor: Actor, seals: int) -> None:
+    argv, marker = _marked(actor)
+    _refused(actor, launch(actor, small_plan(actor), argv, seals=seals), "plan_unsealed", 0, marker)
+
+
+def _stored(actor: Actor, name: str, body: bytes, mode: int = 0o400, owner: int | None = None) -> None:
+    path = actor.host(f"{actor.elsewhere}/plans/{name}.json")
+    actor.make_dir(f"{actor.elsewhere}/plans")
+    actor.remove(f"{actor.elsewhere}/plans/{name}.json")
+    path.write_bytes(body)
+    path.chmod(mode)
+    os.chown(path, actor.uid if owner is None else owner, actor.gid)
+
+
+@requirement("launcher.plan_is_verified")
+def test_a_stored_plan_is_checked_by_owner_mode_and_digest(actor: Actor) -> None:
+    import hashlib
+    import json
+
+    body = json.dumps(small_plan(actor), sort_keys=True, separators=(",", ":")).encode()
+    digest = hashlib.sha256(body).hexdigest()
+    store = f"{actor.elsewhere}/plans"
+
+    def run(name: str) -> tuple[int, str]:
+        done = actor.call([str(actor.stage.launcher), "--plan", name, "--plan-store", store, "--", "/bin/echo", "ran"])
+        return done.returncode, done.stdout.decode() + done.stderr.decode()
+
+    _stored(actor, digest, body)
+    assert run(digest) == (0, "ran\n")
+    _stored(actor, digest, body.replace(b"stockade", b"stockadE", 1))
+    assert "plan_digest" in run(digest)[1]
+    _stored(actor, digest, body, mode=0o422)
+    assert "plan_owner" in run(digest)[1]
+    if os.geteuid() == 0:
+        _stored(actor, digest, body, mode=0o444, owner=65534)
+        assert "plan_owner" in run(digest)[1]
+    assert "plan_missing" in run("0" * 64)[1]
+    for name in ("../plans/" + digest, digest.upper(), digest[:63], ""):
+        code, text = run(name)
+        assert code == 125 and ("plan_digest" in text or "usage" in text), text
+    actor.remove(f"{store}/{digest}.json")
+    _stored(actor, "real", body)
+    actor.host(f"{store}/{digest}.json").symlink_to("real.json")
+    assert run(digest)[0] == 125
+
+
+@requirement("C.descriptors_closed")
+def test_descriptors_are_closed_also_when_close_range_is_refused(actor: Actor) -> None:
+    look = ["/usr/bin/python3", "-c", "import os\nfor n in range(3, 256):\n    try:\n        os.fstat(n)\n        print(n)\n    except OSError: pass"]
+    reader, writer = os.pipe()
+    os.write(writer, b"secret of the parent")
+    try:
+        for before in ([], [str(actor.stage.bin / "fault_loader"), "close_range:ENOSYS", "--"], [str(actor.stage.bin / "fault_loader"), "close_range:EPERM", "--"]):
+            ended = launch(actor, small_plan(actor), look, before=before)
+            assert (ended.status, ended.out) == (0, ""), (ended.out, ended.err)
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+@requirement("A.exhaustion_is_transient")
+def test_shortage_is_transient_and_the_next_launch_works(actor: Actor) -> None:
+    argv, marker = _marked(actor)
+    for fault in ("clone:ENOMEM:0:0x10000000:0x10000000", "pipe2:EMFILE", "socketpair:ENFILE", "fsopen:ENOMEM"):
+        ended = launch(actor, small_plan(actor), argv, before=[str(actor.stage.bin / "fault_loader"), fault, "--"])
+        assert ended.status == 125 and ended.records["refused"]["transient"] is True, ended.records
+        assert not actor.host(marker).exists()
+    few = launch(actor, small_plan(actor), argv, before=["/bin/sh", "-c", 'ulimit -n 8; exec "$@"', "sh"])
+    assert few.status == 125 and few.code is not None and few.records["refused"]["transient"] is True, few.records
+    assert launch(actor, small_plan(actor), ["/bin/true"]).status == 0
+
+
+@requirement("launcher.refusal_runs_nothing", "F.forged_refusal")
+def test_an_accepted_promise_is_said_in_the_receipt(actor: Actor) -> None:
+    """The twin of promise_not_kept: the same plan with the caller's word for it."""
+    missing = {"id": "x.y", "tiers": ["standard"], "ns": False, "needs": [["snapshot_home"]], "state": None, "reason": None}
+    enough = {"id": "x.z", "tiers": ["standard"], "ns": False, "needs": [ENOUGH], "state": None, "reason": None}
+    plan = small_plan(actor, promises=[missing, enough], accept=["x.y"])
+    ended = launch(actor, plan, ["/bin/sh", "-c", "echo 'stockade: refused: mount_denied: x' >&2; exit 125"])
+    assert ended.status == 125 and ended.code is None
+    assert ended.records["launch"]["missing"] == ["x.y"] and ended.records["launch"]["effective_tier"] == "off"
+    assert ended.records["end"]["exit_code"] == 125
