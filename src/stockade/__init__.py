@@ -7,10 +7,11 @@ reads nothing; each name is loaded when it is first used.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+# Type checkers know this name; importing ``typing`` for it would be most of the cost of this module.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from stockade.decision import Decision
     from stockade.environment import EnvPolicy
     from stockade.errors import (
@@ -60,6 +61,8 @@ def __getattr__(name: str) -> Any:
     module = _HOME.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
     value = getattr(import_module(f"{__name__}.{module}"), name)
     globals()[name] = value
     return value

@@ -9,98 +9,28 @@ Read next: ``stockade.decision`` (which reads the result), ``docs/decision.md``.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from stockade.errors import Refused
-from stockade.paths import StateHome, is_below
+from stockade.paths import is_below
 from stockade.rules.governance import Policy
 from stockade.rules.grants import Grant, Places, expand, named_grant, unique, without_hidden
 from stockade.rules.layer import Layer, PathRef, Sourced
 from stockade.rules.load import load_list
 from stockade.rules.names import AUTO_CALLER, TIER_NAMES
-from stockade.rules.profile import InnerSandbox, Profile
+from stockade.rules.profile import Profile
 from stockade.rules.promises import by_id
 from stockade.rules.request import Request
+from stockade.rules.resolved import CacheSpec, ConfigSpec, Resolved, StateSpec
 from stockade.rules.roots import Roots, find_roots
 from stockade.rules.settings import Settings, load_settings
 from stockade.rules.tiers import CALLERS, TIER_NET, Caller, Tier, parse
 
+__all__ = ["CacheSpec", "ConfigSpec", "Resolved", "StateSpec", "resolve"]
+
 _BUILT_IN = {"cache": "keep", "tmp": "memory", "on_persistence": "report"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheSpec:
-    """A cache directory of the host, absolute, that the box gets below an upper of its own."""
-
-    name: str
-    path: str
-    env: str | None
-    origin: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigSpec:
-    """A configuration file to make for the box from safe keys of ``sources``."""
-
-    filter: str
-    sources: tuple[str, ...]
-    to: str
-    env: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateSpec:
-    """A file that its tool saves by rename; see ``stockade.rules.profile.StateRef``."""
-
-    path: str
-    mode: str
-    env: str | None
-    dir: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolved:
-    """Request, profiles, configuration, class row and policy in one. ``cwd`` None: private scratch.
-
-    ``set_env`` goes to the launcher by descriptor; ``profile_set_env`` are reviewed literals that
-    may stand in a plan. ``values`` explains where each value came from.
-    """
-
-    request: Request
-    tier: Tier
-    asked: str
-    caller: str
-    net: str
-    profiles: tuple[str, ...]
-    home: str
-    homes: tuple[str, ...]
-    workspace: str
-    cwd: str | None
-    write_roots: tuple[Grant, ...]
-    read: tuple[Grant, ...]
-    hide: tuple[Grant, ...]
-    devices: tuple[Grant, ...]
-    sockets: tuple[Sourced, ...]
-    allow: tuple[Sourced, ...]
-    accept: tuple[Sourced, ...]
-    env_keep: tuple[str, ...]
-    set_env: tuple[tuple[str, str], ...] = field(repr=False)
-    profile_set_env: tuple[tuple[str, str], ...]
-    limits: Mapping[str, int]
-    caches: tuple[CacheSpec, ...]
-    config: tuple[ConfigSpec, ...]
-    state: tuple[StateSpec, ...]
-    inner_sandbox: tuple[InnerSandbox, ...]
-    cache: str
-    tmp: str
-    on_persistence: str
-    state_home: StateHome
-    config_home: str
-    policy: Policy
-    notes: tuple[str, ...]
-    values: Mapping[str, Sourced]
 
 
 def resolve(request: Request, settings: Settings | None = None) -> Resolved:

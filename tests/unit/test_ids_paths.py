@@ -1,0 +1,172 @@
+"""Identity and places: ids, path relations, state home, git top level, atomic files."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stockade import ids, paths
+from stockade.errors import ConfigError
+
+NAMES = st.text(alphabet="ab.~- é", min_size=1, max_size=6).filter(lambda n: n not in (".", ".."))
+
+
+def test_run_ids_sort_by_time_and_never_repeat() -> None:
+    first = ids.ulid()
+    time.sleep(0.002)
+    assert ids.ulid() > first
+    made = {ids.ulid() for _ in range(2000)}
+    assert len(made) == 2000 and all(ids.is_ulid(item) for item in made)
+
+
+@pytest.mark.parametrize("text", ["", "../../etc/passwd", "8" + "0" * 25, "0" * 25, "0" * 25 + "U", "0" * 25 + "/"])
+def test_what_is_no_run_id_is_told(text: str) -> None:
+    assert not ids.is_ulid(text)
+
+
+def test_digest_is_sha256_and_its_form_is_checked() -> None:
+    assert ids.digest(b"").startswith("e3b0c44298fc1c14")
+    assert ids.is_digest(ids.digest(b"x")) and not ids.is_digest("A" * 64) and not ids.is_digest("../" + "a" * 61)
+
+
+@given(root=st.lists(NAMES, max_size=4), tail=st.lists(NAMES, max_size=3))
+def test_below_is_by_component(root: list[str], tail: list[str]) -> None:
+    base = "/" + "/".join(root)
+    inner = "/" + "/".join(root + tail)
+    assert paths.is_below(inner, base)
+    assert paths.is_below(base, inner) == (not tail)
+    if root:
+        assert not paths.is_below(base + "x", base)
+
+
+def test_home_is_that_of_the_environment_else_the_account() -> None:
+    assert paths.home_dir(env={"HOME": "/h/u/"}) == Path("/h/u")
+    account = paths.home_dir()
+    assert paths.home_dir(env={"HOME": "relative"}) == account == paths.home_dir(env={})
+
+
+def test_both_homes_are_protected_when_they_differ(tmp_path: Path) -> None:
+    found = paths.homes({"HOME": str(tmp_path)})
+    assert found == (tmp_path.resolve(), paths.canonical(paths.home_dir()))
+    assert len(paths.homes({})) == 1
+
+
+def test_a_home_behind_a_link_is_named_by_its_real_path(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    assert paths.homes({"HOME": str(tmp_path / "link")})[0] == tmp_path.resolve() / "real"
+
+
+def test_relative_base_directories_are_ignored(tmp_path: Path) -> None:
+    env = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": "conf", "XDG_STATE_HOME": "state"}
+    assert paths.config_home(env) == tmp_path / ".config/stockade"
+    assert paths.state_home(env, create=False).path == tmp_path / ".local/state/stockade"
+
+
+def test_state_home_is_made_private_with_its_directories(tmp_path: Path) -> None:
+    home = paths.state_home({"STOCKADE_HOME": str(tmp_path / "a/b")})
+    assert not home.ephemeral
+    for directory in (home.path, home.plans, home.audit, home.run, home.keys, home.caches, home.apps):
+        assert directory.stat().st_mode & 0o7777 == 0o700
+
+
+def test_looking_for_the_state_home_creates_nothing(tmp_path: Path) -> None:
+    paths.state_home({"HOME": str(tmp_path)}, create=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_open_state_home_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir(mode=0o777)
+    (tmp_path / "s").chmod(0o777)
+    paths.state_home({"STOCKADE_HOME": str(tmp_path / "s")})
+    assert (tmp_path / "s").stat().st_mode & 0o7777 == 0o700
+
+
+def test_a_link_planted_as_state_home_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "s").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError) as caught:
+        paths.state_home({"STOCKADE_HOME": str(tmp_path / "s")})
+    assert caught.value.code == "state_home_invalid"
+
+
+def test_a_state_home_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    theirs, places = Path("/usr"), [Path("/usr")]
+    if os.geteuid() == 0:
+        theirs = tmp_path / "theirs"
+        theirs.mkdir()
+        os.chown(theirs, 12345, 12345)
+        places = [theirs, theirs / "below"]
+    for place in places:
+        with pytest.raises(ConfigError) as caught:
+            paths.state_home({"STOCKADE_HOME": str(place)})
+        assert caught.value.code == "state_home_invalid"
+
+
+def test_a_relative_state_home_is_refused() -> None:
+    with pytest.raises(ConfigError):
+        paths.state_home({"STOCKADE_HOME": "state"})
+
+
+def test_a_place_that_cannot_be_written_falls_back_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    home = paths.state_home({"STOCKADE_HOME": str(tmp_path / "file/x"), "XDG_RUNTIME_DIR": str(tmp_path / "run")})
+    assert home.ephemeral and home.path == tmp_path / "run/stockade"
+
+
+def _repo(path: Path) -> Path:
+    (path / ".git").mkdir(parents=True)
+    (path / ".git/HEAD").write_text("ref: refs/heads/main\n")
+    return path
+
+
+def test_git_top_is_found_above_and_through_links(tmp_path: Path) -> None:
+    top = _repo(tmp_path / "r")
+    (top / "a/b").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(top / "a/b")
+    assert paths.git_top(top / "a/b") == paths.git_top(tmp_path / "link") == top.resolve()
+
+
+def test_a_linked_worktree_has_a_file_as_dot_git(tmp_path: Path) -> None:
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w/.git").write_text("gitdir: /r/.git/worktrees/w\n")
+    assert paths.git_top(tmp_path / "w") == (tmp_path / "w").resolve()
+
+
+@pytest.mark.parametrize("plant", ["empty_dir", "text", "fifo", "link"])
+def test_what_only_looks_like_a_repository_is_none(tmp_path: Path, plant: str) -> None:
+    base = tmp_path / "w"
+    (base / "in").mkdir(parents=True)
+    dot = base / ".git"
+    if plant == "empty_dir":
+        dot.mkdir()
+    elif plant == "text":
+        dot.write_text("hello\n")
+    elif plant == "fifo":
+        os.mkfifo(dot)
+    else:
+        dot.symlink_to(_repo(tmp_path / "other") / ".git")
+    assert paths.git_top(base / "in") is None
+
+
+def test_a_repository_in_a_directory_that_others_write_never_counts(tmp_path: Path) -> None:
+    top = _repo(tmp_path / "shared")
+    top.chmod(0o1777)
+    (top / "mine").mkdir()
+    assert paths.git_top(top / "mine") is None
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "f"
+    paths.atomic_write(target, b"one", 0o400)
+    paths.atomic_write(target, b"two", 0o600)
+    assert target.read_bytes() == b"two" and target.stat().st_mode & 0o777 == 0o600
+    (tmp_path / "d").mkdir()
+    with pytest.raises(OSError):
+        paths.atomic_write(tmp_path / "d", b"x")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["d", "f"]
