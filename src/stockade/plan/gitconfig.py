@@ -167,3 +167,14 @@ def _value(text: str) -> str | None:
                 kept = len(out)
         index += 1
     return None if quoted else "".join(out[:kept])
+
+
+def write(items: list[tuple[str, str]]) -> str:
+    """Return configuration text of plain ``section.key`` items, quoted so that it reads back equal."""
+    out: list[str] = []
+    for key, value in items:
+        section, _, name = key.rpartition(".")
+        quoted = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
+        clean = quoted.encode("utf-8", "replace").decode("utf-8").replace("\b", "\\b")
+        out.append(f'[{section}]\n\t{name} = "{clean}"\n')
+    return "".join(out)

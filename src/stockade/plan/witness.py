@@ -16,11 +16,16 @@ Identity = tuple[int, int, int, int, int] | None
 class Witness:
     """Collects looked-at paths and variables during one compilation; then only compares."""
 
-    __slots__ = ("_paths", "_names")
+    __slots__ = ("_paths", "_names", "_mounts")
 
     def __init__(self) -> None:
         self._paths: dict[str, Identity] = {}
         self._names: dict[str, str | None] = {}
+        self._mounts: str | None = None
+
+    def saw_mounts(self, text: str) -> None:
+        """Remember the mount table that the plan was made for."""
+        self._mounts = text
 
     def saw(self, *paths: str) -> None:
         """Remember the identity of paths whose content the plan depends on."""
@@ -38,7 +43,9 @@ class Witness:
         for name, value in self._names.items():
             if env.get(name) != value:
                 return False
-        return all(identity(path) == seen for path, seen in self._paths.items())
+        if any(identity(path) != seen for path, seen in self._paths.items()):
+            return False
+        return self._mounts is None or _mount_table() == self._mounts
 
     def __len__(self) -> int:
         return len(self._paths) + len(self._names)
@@ -51,3 +58,8 @@ def identity(path: str) -> Identity:
     except OSError:
         return None
     return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
+
+
+def _mount_table() -> str:
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as stream:
+        return stream.read()

@@ -1,0 +1,202 @@
+"""What this host can keep, by trying it: the real launcher with a real plan around a no-op.
+
+Owns: the verdict of each backend, its typed reason and remedy, and the answer kept on disk.
+Probe and run cannot differ because they are the same program with the same compiler.
+Fails closed: a probe that could not be made keeps nothing; a transient answer is never kept.
+Read next: ``facts.py``, ``stockade.process._exec``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from stockade.decision import BackendVerdict, Decision
+from stockade.errors import Error, LaunchFailed, Refused
+from stockade.host import facts
+from stockade.host.facts import HostFacts
+from stockade.paths import StateHome, atomic_write
+from stockade.rules.promises import PROMISE_IDS, required
+from stockade.rules.tiers import Tier
+
+CACHE_SCHEMA = "stockade.probe.v1"
+# strict without a network and guarded with the host's: together they use every mechanism.
+PROBES = (("strict", "none"), ("guarded", "host"))
+TIMEOUT_MS = 20_000
+BROKEN = frozenset({"usage", "plan_invalid", "plan_unsealed", "bind_invalid", "launcher_missing", "receipt_invalid"})
+
+_memory: dict[str, HostFacts] = {}
+_lock = threading.Lock()
+
+
+def host_facts(state: StateHome, *, fresh: bool = False) -> HostFacts:
+    """Return the facts of this host with the verdict of each backend.
+
+    Args: state: where an earlier answer may be; fresh: try again, whatever is kept.
+    """
+    from stockade.process import _exec
+
+    path = _exec.launcher_path()
+    info = os.stat(path)
+    quick = f"{state.path}:{os.geteuid()}:{info.st_ino}:{info.st_size}:{info.st_mtime_ns}"
+    with _lock:
+        known = _memory.get(quick)
+        if known is None or fresh:
+            known = _find(state, path, fresh=fresh)
+            if not any(verdict.transient for verdict in known.backends):
+                _memory[quick] = known
+        return known
+
+
+def _find(state: StateHome, launcher: str, *, fresh: bool) -> HostFacts:
+    kept = {} if fresh else _read_cache(state)
+    base = facts.gather(int(kept.get("landlock_abi", 0)), launcher)
+    if kept.get("key") == base.key():
+        return replace(base, backends=tuple(_verdict_of(row) for row in kept["backends"]))
+    base = facts.gather(_landlock_abi(), launcher)
+    # (5) Ask the host what it can keep, through the real launcher.
+    verdict = probe(base, state)
+    found = replace(base, backends=(verdict,))
+    if not verdict.transient:
+        _write_cache(state, found)
+    return found
+
+
+def _landlock_abi() -> int:
+    from stockade.process import _exec
+
+    try:
+        return max(0, int(json.loads(_exec.launcher_facts()).get("landlock_abi") or 0))
+    except (ValueError, TypeError, AttributeError):
+        raise LaunchFailed("receipt_invalid", "launcher --version: got no JSON, expected its facts") from None
+
+
+def probe(host: HostFacts, state: StateHome) -> BackendVerdict:
+    """Run a no-op at each probe's tier and return what the namespaces backend keeps here."""
+    if host.uid == 0 and not host.has_sys_admin:
+        return _broken("userns_denied", "root without CAP_SYS_ADMIN cannot give up being root",
+                       "run as an ordinary user, or give the container CAP_SYS_ADMIN")
+    if host.kernel < (5, 12):
+        return _broken("no_backend", f"kernel {host.release} has no mount_setattr",
+                       "use Linux 5.12 or later")
+    kept = set(PROMISE_IDS)
+    for tier, net in PROBES:
+        try:
+            kept &= _kept(host, tier, net) | _higher_than(tier)
+        except LaunchFailed as err:
+            if err.code in BROKEN:
+                raise  # package and launcher do not fit: that says nothing about the host
+            return _from_refusal(err)
+        except Refused as err:
+            return _from_refusal(err)
+    return BackendVerdict(name="namespaces", keeps=frozenset(kept), namespaces=True)
+
+
+def _higher_than(tier: str) -> set[str]:
+    """Promises that a box of this tier does not make say nothing about the host."""
+    made = {promise.id for promise in required(Tier[tier])}
+    return set(PROMISE_IDS) - made
+
+
+def _kept(host: HostFacts, tier: str, net: str) -> set[str]:
+    """Start the launcher's own --version in a box and return the promises it kept."""
+    from stockade.plan.compile import compile_plan
+    from stockade.process import _exec
+    from stockade.rules.request import build_request
+    from stockade.rules.resolve import resolve
+
+    launcher = _exec.launcher_path()
+    request = build_request([launcher, "--version", "--json"], tier=tier, net=net, cwd="/",
+                            read=[os.path.dirname(launcher)], caller="document", cache="off",
+                            accept=["standard"])
+    compiled = compile_plan(resolve(request), host, _asked(Tier[tier]))
+    launch = _exec.Launch(argv=compiled.argv, plan=compiled.canonical, cwd=compiled.cwd,
+                          binds=tuple(sorted(compiled.binds.items())), timeout_ms=TIMEOUT_MS)
+    with _exec.Box(launch, stdin=_exec.subprocess.DEVNULL, stdout=_exec.subprocess.DEVNULL,
+                   stderr=_exec.subprocess.DEVNULL) as box:
+        status = box.wait(timeout=TIMEOUT_MS / 1000 + 5)
+        receipt = box.receipt
+    if receipt is None or status != 0:
+        raise LaunchFailed("launch_failed", f"probe at {tier}: got status {status}, expected 0", returncode=status)
+    return {promise.id for promise in receipt.promises if promise.state == "kept"}
+
+
+def _asked(tier: Tier) -> Decision:
+    """The decision that a probe stands for: wrap, to see whether it can be done."""
+    return Decision(kind="wrap", row="D2", tier=tier, requested_tier=str(tier), active_tier=None,
+                    tier_known=False, effective_tier=str(tier), env_tier=tier, backend="namespaces")
+
+
+def _broken(code: str, reason: str, remedy: str, *, transient: bool = False) -> BackendVerdict:
+    return BackendVerdict(name="namespaces", namespaces=True, code=code, reason=reason, remedy=remedy,
+                          transient=transient)
+
+
+def _from_refusal(err: Error) -> BackendVerdict:
+    """Give a refusal of the kernel the reason and remedy of this host."""
+    transient = isinstance(err, Refused) and err.transient
+    if transient:
+        return _broken("transient", err.message, "try again", transient=True)
+    why = _userns_obstacle() if err.code in ("userns_denied", "map_denied", "namespace_denied") else None
+    if why is None and err.code in ("mount_denied", "proc_denied", "overlay_denied", "pivot_denied"):
+        why = _mount_obstacle()
+    reason, remedy = why or (err.message, err.hint)
+    return _broken(err.code, reason, remedy)
+
+
+def _userns_obstacle() -> tuple[str, str] | None:
+    if facts.sysctl("user.max_user_namespaces") == "0":
+        return ("user namespaces are switched off (user.max_user_namespaces is 0)",
+                "sysctl -w user.max_user_namespaces=15000")
+    if facts.sysctl("kernel.unprivileged_userns_clone") == "0":
+        return ("user namespaces are for root only (kernel.unprivileged_userns_clone is 0)",
+                "sysctl -w kernel.unprivileged_userns_clone=1")
+    if facts.sysctl("kernel.apparmor_restrict_unprivileged_userns") == "1":
+        return ("AppArmor restricts user namespaces (kernel.apparmor_restrict_unprivileged_userns is 1)",
+                "install an AppArmor profile with `userns,` for the launcher, or "
+                "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0")
+    return _mount_obstacle()
+
+
+def _mount_obstacle() -> tuple[str, str] | None:
+    _, filtered = facts.confinement()
+    if filtered:
+        return ("a seccomp filter around this process denies namespaces or mounts",
+                "start the container with a seccomp profile that allows unshare, clone and mount")
+    if facts.sysctl("kernel.apparmor_restrict_unprivileged_userns") == "1":
+        return ("AppArmor allows the user namespace but no mounts in it",
+                "install an AppArmor profile with `userns,` for the launcher")
+    return None
+
+
+def _cache_path(state: StateHome) -> Path:
+    return Path(state.path) / "host-probe.json"
+
+
+def _read_cache(state: StateHome) -> Mapping[str, Any]:
+    try:
+        data = json.loads(_cache_path(state).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    fits = isinstance(data, dict) and data.get("schema") == CACHE_SCHEMA
+    return data if fits and isinstance(data.get("backends"), list) else {}
+
+
+def _write_cache(state: StateHome, found: HostFacts) -> None:
+    rows = [{"name": v.name, "keeps": sorted(v.keeps), "namespaces": v.namespaces, "code": v.code,
+             "reason": v.reason, "remedy": v.remedy} for v in found.backends]
+    data = {"schema": CACHE_SCHEMA, "key": found.key(), "landlock_abi": found.landlock_abi, "backends": rows}
+    try:
+        atomic_write(_cache_path(state), json.dumps(data, sort_keys=True).encode())
+    except OSError:
+        return  # a full disk costs the next start a probe, nothing else
+
+
+def _verdict_of(row: Mapping[str, Any]) -> BackendVerdict:
+    return BackendVerdict(name=str(row["name"]), keeps=frozenset(row["keeps"]), code=str(row["code"]),
+                          namespaces=bool(row["namespaces"]), reason=str(row["reason"]), remedy=str(row["remedy"]))

@@ -1,0 +1,206 @@
+"""Compile a resolved request into a plan.
+
+Owns: the order of things and the final shape; each part has its own module. The result is a
+pure function of the request and of what the compiler saw on this host, so the same request gives
+the same digest. The workspace is a parameter (``@ws``), so that many workspaces share a plan.
+Fails closed: whatever a plan cannot say is a typed refusal. Read next: ``inputs.py`` (what is
+asked), ``linux.py`` and ``strict.py`` (mounts), ``guards.py``, ``states.py`` (promises).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from stockade.plan import canonical, discover, gitfacts, guards, hiding, inputs, linux, own, rows, strict
+from stockade.plan.landlock import ruleset
+from stockade.plan.states import promise_rows
+from stockade.plan.table import Table
+from stockade.plan.want import Want, is_below
+from stockade.plan.witness import Witness
+from stockade.rules.resolve import Resolved
+
+if TYPE_CHECKING:
+    from stockade.decision import Decision
+    from stockade.host.facts import HostFacts
+
+SCHEMA = "stockade.plan.v1"
+NAMESPACES = ("cgroup", "ipc", "mount", "pid", "user", "uts")
+LIMITS = ("processes", "files", "cpu_time_s", "memory_bytes", "address_space_bytes", "wall_ms")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """A plan and what goes beside it on the launcher's command line.
+
+    ``binds``: parameters of the plan. ``cwd``: the real working directory, or None for the
+    private scratch of the plan. ``set_env``: values for the launcher's descriptor.
+    ``argv``: the command, with the switches of an inner sandbox in place.
+    """
+
+    plan: Mapping[str, Any] = field(repr=False)
+    canonical: bytes = field(repr=False)
+    digest: str
+    binds: Mapping[str, str]
+    cwd: str | None
+    argv: tuple[str, ...]
+    set_env: tuple[tuple[str, str], ...] = field(repr=False)
+    notes: tuple[str, ...]
+    tmp_disk: bool
+    witness: Witness = field(repr=False)
+
+
+def compile_plan(resolved: Resolved, host: HostFacts, decision: Decision,
+                 *, keep_env: tuple[str, ...] = ()) -> Compiled:
+    """Compile a request that was decided ``wrap``.
+
+    Args: keep_env: names that the plan keeps because their values come with the environment
+    (a stored launch line has no descriptor for values).
+    Raises: Refused (``own_install``, ``grant_voids_tier``, ``hard_link``, ``source_missing`` ...).
+    """
+    # (8) Compile the plan: everything below is a function of the request and of this host.
+    roots = inputs.write_paths(resolved, ())
+    repositories = inputs.repositories_of(roots)
+    want = inputs.gather(resolved, host, resolved.tier, repositories)
+    own.check_write_roots(want)
+    hidden = hiding.collect(want)
+    found = guards.collect(want, hidden, repositories)
+    command = _command(want)
+    table = _table(want, hidden, found, command, resolved)
+    plan = _plan(want, table, found, command, repositories, keep_env)
+    inputs.make_cache_dirs(want)
+    _watch(want, repositories)
+    data = canonical.canonical(plan)
+    return Compiled(
+        plan=plan, canonical=data, digest=canonical.digest(data), binds=_binds(want), cwd=want.cwd,
+        argv=_argv(resolved), set_env=resolved.set_env, notes=(*resolved.notes, *_notes(resolved), *found.notes),
+        tmp_disk=want.tmp_disk, witness=want.witness,
+    )
+
+
+def _command(want: Want) -> discover.Command:
+    blocked = (*want.homes, *want.write, want.state_home)
+    found = discover.command(want.argv0, cwd=want.host_cwd, search_path=want.env.get("PATH", os.defpath),
+                             forbidden=blocked)
+    want.witness.saw(*found.needs)
+    return found
+
+
+def _table(want: Want, hidden: tuple[hiding.Hidden, ...], found: guards.Guards,
+           command: discover.Command, resolved: Resolved) -> list[rows.Row]:
+    table = Table()
+    if want.strict:
+        strict.view(table, want, hidden, command)
+        strict.spellings(table, want, inputs.links((*resolved.read, *resolved.write_roots)))
+    else:
+        linux.host_view(table, want, hidden)
+    linux.common(table, want)
+    linux.resolver(table, want)
+    linux.reads(table, want, hidden, () if want.strict else want.read)
+    linux.caches(table, want)
+    linux.write_roots(table, want)
+    linux.sockets(table, want)
+    for path, is_dir in sorted(found.masks.items()):
+        table.add(rows.mask(path, is_dir=is_dir))
+    return table.finish()
+
+
+def _plan(want: Want, table: list[rows.Row], found: guards.Guards, command: discover.Command,
+          repositories: tuple[gitfacts.Repository, ...], keep_env: tuple[str, ...]) -> dict[str, Any]:
+    env = want.policy.to_plan()
+    env["keep"] = sorted({*env["keep"], *keep_env})
+    plan: dict[str, Any] = {
+        "schema": SCHEMA, "backend": "namespaces", "caller": want.caller, "requested_tier": str(want.tier),
+        "profiles": list(want.profiles), "accept": sorted(want.accept), "net": want.net,
+        "namespaces": sorted((*NAMESPACES, "net") if want.net == "none" else NAMESPACES),
+        "ids": _ids(want), "mounts": table, "guards": found.plan_rows(want.write),
+        "guard_lost": "end" if want.strict else "restore", "cover_sockets": True, "env": env,
+        "fds": list(want.fds), "landlock": ruleset(want, table),
+        "limits": {name: want.limits.get(name) for name in LIMITS},
+        "seccomp": {"filter": "default-root" if want.ids.shifted else "default"},
+        "cwd": want.cwd or linux.SCRATCH, "executable": _executable(want, table, command),
+        "hostname": strict.HOSTNAME,
+        "persistence": guards.persistence_rows(want, repositories) if want.guarded else [],
+        "promises": promise_rows(want),
+        "record": {"tier": str(want.tier), "net": want.net, "caller": want.caller,
+                   "profiles": list(want.profiles)},
+    }
+    for row in table:
+        # One owner for nearly all rows stands in `ids`; a row names only another one.
+        if row.get("owner") == list(want.ids.owner):
+            del row["owner"]
+    return _parametrise(plan, want.workspace)
+
+
+def _ids(want: Want) -> dict[str, Any]:
+    if not want.ids.shifted:
+        return {"mode": "identity"}
+    owner_uid, owner_gid = want.ids.owner
+    return {"mode": "shifted", "kernel_uid": want.ids.kernel_id, "kernel_gid": want.ids.kernel_id,
+            "owner_uid": owner_uid, "owner_gid": owner_gid}
+
+
+def _executable(want: Want, table: list[rows.Row], command: discover.Command) -> str | None:
+    """The file that argv[0] must be in the box; None when the host has none of that name."""
+    if command.canonical is None or not want.strict:
+        return command.canonical
+    # A command that no row shows cannot start: "not found" says so better than "changed".
+    shown = any(row["kind"] in ("bind", "overlay", "cache") and is_below(command.canonical, row["target"])
+                for row in table)
+    return command.canonical if shown else None
+
+
+def _parametrise(plan: dict[str, Any], workspace: str | None) -> dict[str, Any]:
+    """Replace the workspace by ``@ws`` wherever a path lies in it."""
+    if workspace is None:
+        return plan
+
+    def short(path: str | None) -> str | None:
+        if path is None or not is_below(path, workspace):
+            return path
+        return "@ws" + path[len(workspace):]
+
+    for row in plan["mounts"]:
+        for key in ("source", "target", "upper", "work"):
+            if key in row:
+                row[key] = short(row[key])
+    for guard in plan["guards"]:
+        guard["path"] = short(guard["path"])
+    for item in plan["persistence"]:
+        item["root"] = short(item["root"])
+    for rule in (plan["landlock"] or {"rules": []})["rules"]:
+        rule["path"] = short(rule["path"])
+    # The real working directory travels on the command line: one plan for every subdirectory.
+    plan["cwd"] = "@ws" if is_below(plan["cwd"], workspace) else plan["cwd"]
+    plan["executable"] = short(plan["executable"])
+    return plan
+
+
+def _binds(want: Want) -> dict[str, str]:
+    return {} if want.workspace is None else {"ws": want.workspace}
+
+
+def _argv(resolved: Resolved) -> tuple[str, ...]:
+    """The command; a profile's switch for an inner sandbox goes directly behind argv[0]."""
+    argv = resolved.request.argv
+    extra = [word for inner in resolved.inner_sandbox for word in inner.args if word not in argv]
+    return (argv[0], *extra, *argv[1:])
+
+
+def _notes(resolved: Resolved) -> list[str]:
+    found = [f"inner sandbox {inner.mode}: {inner.note}" for inner in resolved.inner_sandbox if inner.note]
+    found += [f"{spec.path}: changes to this file are not kept" for spec in resolved.state
+              if spec.mode == "copyback"]
+    return found
+
+
+def _watch(want: Want, repositories: tuple[gitfacts.Repository, ...]) -> None:
+    """Remember what the plan depended on, for the warm path."""
+    want.witness.saw(*want.write, *want.homes, *want.sockets, *want.hide, *want.read)
+    for root in want.write:
+        want.witness.saw(os.path.join(root, ".git"))
+    for repo in repositories:
+        for directory in gitfacts.git_directories(repo):
+            want.witness.saw(directory, *(os.path.join(directory, name) for name in gitfacts.GIT_DIR_POINTS))

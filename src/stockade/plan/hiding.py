@@ -1,0 +1,165 @@
+"""Names that must not exist in the box: credentials, own state, what the caller hides.
+
+Owns: turning the reviewed list into canonical host paths, and a hidden path into rows for each
+place it would be visible through: an overlay where the view is read-only (the name stays away
+whether it exists, appears or is replaced), a mask inside a write root. Fails closed: where the
+home lies behind symbolic links both spellings lead to the hidden object. Read next: ``guards.py``.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from stockade.plan import mountinfo
+from stockade.plan.want import Want, below_any, is_below
+from stockade.rules.load import Entry, load_list
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hidden:
+    """One name to hide. ``keep``: the directory stays, with only these names in it."""
+
+    path: str
+    why: str
+    keep: tuple[str, ...] = ()
+
+
+def collect(want: Want) -> tuple[Hidden, ...]:
+    """Return what this request hides, outermost first, without what a grant names."""
+    found: list[Hidden] = [Hidden(path=want.state_home, why="own state")]
+    if want.guarded:
+        for entry in load_list("credentials"):
+            found.extend(_of_entry(entry, want))
+    found = [item for item in found if item.why == "own state" or not _granted(item, want)]
+    # A caller's own --hide beats every grant, so it is added after the grants were heard.
+    found.extend(Hidden(path=spelling, why="hide") for path in want.hide for spelling in spellings(path))
+    found.extend(_aliases(found, want))
+    return _outermost(found)
+
+
+def _of_entry(entry: Entry, want: Want) -> list[Hidden]:
+    places: list[str] = []
+    for home in want.homes:
+        places.append(os.path.join(home, entry.path))
+        places.extend(os.path.join(home, example) for example in entry.examples)
+    for variable in entry.env:
+        for value in want.env.get(variable, "").split(":"):
+            if value.startswith("/"):
+                places.append(os.path.join(value, entry.base) if entry.base else value)
+    want.witness.read_env(want.env, entry.env)
+    found: list[Hidden] = []
+    for place in places:
+        for path in _expand(place):
+            if not _is_home(path, want):
+                found.extend(Hidden(path=spelling, why=entry.id, keep=entry.keep)
+                             for spelling in spellings(path))
+    return found
+
+
+def _expand(place: str) -> list[str]:
+    if not glob.has_magic(place):
+        return [os.path.normpath(place)]
+    return sorted(glob.glob(place, include_hidden=True))
+
+
+def _is_home(path: str, want: Want) -> bool:
+    """A variable that names the home itself must not make the whole home vanish."""
+    return any(is_below(home, path) for home in want.homes)
+
+
+def spellings(path: str) -> list[str]:
+    """Return the canonical place of the name, and what a final symlink there leads to."""
+    parent, name = os.path.split(os.path.normpath(path))
+    place = os.path.join(os.path.realpath(parent), name)
+    found = [place]
+    if os.path.islink(place):
+        target = os.path.realpath(place)
+        if os.path.lexists(target):
+            found.append(target)
+    return found
+
+
+def _granted(item: Hidden, want: Want) -> bool:
+    """An explicit grant of exactly this name, or of something inside it, shows it."""
+    grants = (*want.read, *want.write, *want.sockets)
+    if any(is_below(grant, item.path) for grant in (*want.read, *want.write)):
+        return not item.keep or item.path in grants
+    return any(cache.path == item.path for cache in want.caches)
+
+
+def _aliases(found: Iterable[Hidden], want: Want) -> list[Hidden]:
+    """Bind mounts that show a hidden name a second time under another path."""
+    result: list[Hidden] = []
+    devices = [mount.device for mount in want.mounts]
+    if len(set(devices)) == len(devices):
+        return result  # no file system is mounted twice
+    for item in found:
+        for alias in mountinfo.aliases(want.mounts, item.path):
+            if not alias.startswith(("/proc/", "/run/", "/dev/", "/tmp/")):
+                result.append(Hidden(path=alias, why=item.why, keep=item.keep))
+    return result
+
+
+def _outermost(found: Iterable[Hidden]) -> tuple[Hidden, ...]:
+    """Drop duplicates and names inside a directory that is hidden whole or by keep."""
+    result: dict[str, Hidden] = {}
+    for item in sorted(found, key=lambda h: (h.path.count("/"), h.path, bool(h.keep))):
+        outer = _outer_of(item.path, result)
+        if outer is None:
+            result.setdefault(item.path, item)
+        elif outer.keep and kept_name(item.path[len(outer.path) + 1:].split("/")[0], outer.keep):
+            result.setdefault(item.path, item)
+    return tuple(result.values())
+
+
+def _outer_of(path: str, found: dict[str, Hidden]) -> Hidden | None:
+    current = path
+    while current not in ("/", ""):
+        current = current.rpartition("/")[0]
+        if current in found:
+            return found[current]
+    return None
+
+
+def kept_name(name: str, patterns: Iterable[str]) -> bool:
+    """Tell whether a name of a keep-directory stays visible; ``!pattern`` takes it back."""
+    shown = False
+    for pattern in patterns:
+        if pattern.startswith("!"):
+            shown = shown and not fnmatch.fnmatchcase(name, pattern[1:])
+        elif fnmatch.fnmatchcase(name, pattern):
+            shown = True
+    return shown
+
+
+def kept_children(item: Hidden) -> list[str]:
+    """Return existing children of a keep-directory that stay visible: files and directories only."""
+    try:
+        names = sorted(os.listdir(item.path))
+    except OSError:
+        return []
+    found = []
+    for name in names:
+        path = os.path.join(item.path, name)
+        if kept_name(name, item.keep) and _plain(path):
+            found.append(path)
+    return found
+
+
+def _plain(path: str) -> bool:
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError:
+        return False
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+
+
+def within(hidden: Iterable[Hidden], root: str, but: tuple[str, ...] = ()) -> list[Hidden]:
+    """Return hidden names strictly inside ``root`` and in none of ``but``."""
+    return [item for item in hidden
+            if item.path != root and is_below(item.path, root) and not below_any(item.path, but)]

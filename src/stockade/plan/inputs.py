@@ -1,0 +1,253 @@
+"""From a resolved request and host facts to the plain values of ``Want``.
+
+Owns: canonical paths of grants, named sockets, caches of the identity, generated tool
+configuration, and who the box is to the kernel. Fails closed: a named grant that does not exist
+is refused; only what a profile marks optional may be missing. Read next: ``compile.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from stockade.environment import compile_env
+from stockade.errors import Refused
+from stockade.ids import digest
+from stockade.plan import gitfacts, mountinfo
+from stockade.plan.linux import CONFIG_DIR, owner_of
+from stockade.plan.want import Cache, Ids, Want, below_any, is_below
+from stockade.plan.witness import Witness
+from stockade.rules import units
+from stockade.rules.derive import derive
+from stockade.rules.grants import Grant
+from stockade.rules.load import load_list
+from stockade.rules.resolve import Resolved
+from stockade.rules.tiers import Tier
+
+if TYPE_CHECKING:
+    from stockade.host.facts import HostFacts
+
+# A root caller's box 0 is this kernel id. It lies above every range that useradd and the
+# container engines hand out (524288 and up) and below 2^31, and owns no file anywhere.
+KERNEL_ID = 0x7057_0000
+MAX_CONFIG_BYTES = 256 * 1024
+
+
+def gather(resolved: Resolved, host: HostFacts, tier: Tier,
+           repositories: tuple[gitfacts.Repository, ...]) -> Want:
+    """Return everything a compilation needs to know."""
+    env = resolved.request.environ()
+    witness = Witness()
+    write = write_paths(resolved, repositories)
+    generated, extra_env = _generated(resolved, env, tier, witness)
+    witness.read_env(env, ("HOME", "XDG_RUNTIME_DIR", "SSH_AUTH_SOCK", "PATH"))
+    kind, size = units.parse_tmp(resolved.tmp)
+    return Want(
+        tier=tier, caller=resolved.caller, net=resolved.net, argv0=resolved.request.argv[0],
+        cwd=resolved.cwd, host_cwd=resolved.request.cwd, ids=ids_of(host, write, resolved.home),
+        home=resolved.home, homes=resolved.homes, env=env, witness=witness,
+        state_home=os.path.realpath(resolved.state_home.path), config_home=resolved.config_home,
+        policy=compile_env(resolved, tier=tier, extra_set={"TMPDIR": "/tmp", **extra_env}),
+        mounts=_mounts(witness), workspace=_workspace(resolved, write), profiles=resolved.profiles,
+        accept=tuple(item.value for item in resolved.accept), write=write,
+        named_write=frozenset(g.real for g in resolved.write_roots if g.named),
+        read=_read_paths(resolved.read, repositories, write), hide=tuple(g.path for g in resolved.hide),
+        sockets=socket_paths(resolved, env), devices=_existing(resolved.devices, "device"),
+        allow=frozenset(item.value for item in resolved.allow),
+        caches=caches(resolved, write), generated=generated, limits=resolved.limits,
+        tmp_bytes=size, tmp_disk=kind == "disk", on_persistence=resolved.on_persistence,
+        fds=tuple(sorted(resolved.request.pass_fds)), landlock_abi=host.landlock_abi,
+        ram_bytes=host.ram_bytes,
+    )
+
+
+def _mounts(witness: Witness) -> tuple[mountinfo.Mount, ...]:
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as stream:
+        text = stream.read()
+    witness.saw_mounts(text)
+    return mountinfo.parse(text)
+
+
+def ids_of(host: HostFacts, write: tuple[str, ...], home: str) -> Ids:
+    """Return the identity of the box: the caller's own, or for a real root a shifted one."""
+    groups = tuple(sorted(os.getgroups()))
+    if host.uid != 0 or not host.has_sys_admin:
+        return Ids(uid=host.uid, gid=host.gid, groups=groups)
+    owner = owner_of(write[0] if write else home)
+    return Ids(uid=0, gid=0, shifted=True, kernel_id=KERNEL_ID, owner=owner)
+
+
+def repositories_of(roots: Iterable[str]) -> tuple[gitfacts.Repository, ...]:
+    """Return the repositories at the top of write roots, and those of their submodules."""
+    found: dict[str, gitfacts.Repository] = {}
+    for root in roots:
+        repo = gitfacts.find(root)
+        if repo is None:
+            continue
+        found[repo.git_dir] = repo
+        for tree in gitfacts.submodule_trees(repo):
+            inner = gitfacts.find(tree)
+            if inner is not None:
+                found.setdefault(inner.git_dir, inner)
+    return tuple(found.values())
+
+
+def write_paths(resolved: Resolved, repositories: tuple[gitfacts.Repository, ...]) -> tuple[str, ...]:
+    """Write roots, canonical, and the git directory of a linked work tree among them."""
+    found = [path for path in _existing(resolved.write_roots, "write root")]
+    for repo in repositories:
+        if repo.dot_git is None or not below_any(repo.dot_git, found):
+            continue
+        # Commits in a linked work tree write to the repository it belongs to. Its owner must be
+        # the tree's own: `.git` is a file that a hostile tree could have written.
+        common = repo.common_dir
+        if not below_any(common, found) and owner_of(common)[0] == owner_of(repo.dot_git)[0]:
+            found.append(common)
+    return tuple(dict.fromkeys(found))
+
+
+def _existing(grants: Iterable[Grant], what: str) -> tuple[str, ...]:
+    found: list[str] = []
+    for grant in grants:
+        if os.path.lexists(grant.real):
+            found.append(grant.real)
+        elif not grant.optional:
+            raise Refused("source_missing", f"{what} {grant.path!r} ({grant.origin}): does not exist (ENOENT)")
+    return tuple(dict.fromkeys(found))
+
+
+def _read_paths(grants: Iterable[Grant], repositories: Iterable[gitfacts.Repository],
+                write: tuple[str, ...]) -> tuple[str, ...]:
+    """Read grants; git's alternates and includes outside the write roots belong to them."""
+    found = [*_existing(grants, "read grant")]
+    for repo in repositories:
+        found += [path for path in gitfacts.outside_paths(repo) if not below_any(path, write)]
+    return tuple(dict.fromkeys(found))
+
+
+def links(grants: Iterable[Grant]) -> dict[str, str]:
+    """Spellings of granted paths that are symbolic links: place -> real path."""
+    return {grant.path: grant.real for grant in grants if grant.path != grant.real}
+
+
+def _workspace(resolved: Resolved, write: tuple[str, ...]) -> str | None:
+    """The write root that holds the working directory: a parameter of the plan."""
+    place = resolved.cwd
+    if place is None:
+        return None
+    above = [root for root in write if is_below(place, root)]
+    return max(above, key=len) if above else None
+
+
+def socket_paths(resolved: Resolved, env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return canonical paths of granted sockets; named ones are found by variable, then by path."""
+    named = {entry.id: entry for entry in load_list("grants") if entry.klass == "socket"}
+    found: list[str] = []
+    for item in resolved.sockets:
+        entry = named.get(item.value)
+        if entry is None:
+            found.append(_socket(item.value))
+            continue
+        for place in (*(_address(env.get(name, "")) for name in entry.env), *entry.paths):
+            path = os.path.expandvars(place) if "$" not in place else _expand(place, env)
+            if path.startswith("/") and is_socket(path):
+                found.append(os.path.realpath(path))
+                break
+    return tuple(dict.fromkeys(found))
+
+
+def _socket(path: str) -> str:
+    if not is_socket(path):
+        raise Refused("source_type", f"socket {path!r}: not a socket", hint="name the socket itself")
+    return os.path.realpath(path)
+
+
+def _address(value: str) -> str:
+    """Return the path of an address: ``/x``, ``unix:///x``, ``unix:path=/x,guid=...``."""
+    text = value.removeprefix("unix://").removeprefix("unix:path=").removeprefix("unix:")
+    return text.split(",")[0]
+
+
+def _expand(place: str, env: Mapping[str, str]) -> str:
+    name, _, rest = place.lstrip("$").partition("/")
+    value = env.get(name.strip("{}"), "")
+    if not value and name.strip("{}") == "XDG_RUNTIME_DIR":
+        value = f"/run/user/{os.getuid()}"
+    return os.path.join(value, rest) if value.startswith("/") else ""
+
+
+def is_socket(path: str) -> bool:
+    """Tell whether a path leads to a socket."""
+    try:
+        return stat.S_ISSOCK(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
+def caches(resolved: Resolved, write: tuple[str, ...]) -> tuple[Cache, ...]:
+    """Return the caches of this identity; ``ephemeral`` and ``off`` have no place in the state home."""
+    if resolved.cache == "off":
+        return ()
+    found: list[Cache] = []
+    base = os.path.join(os.path.realpath(resolved.state_home.caches), identity_of(resolved))
+    for spec in resolved.caches:
+        path = os.path.realpath(spec.path)
+        if below_any(path, write) or path in resolved.homes:
+            continue
+        place = os.path.join(base, spec.name)
+        keep = resolved.cache == "keep"
+        found.append(Cache(name=spec.name, path=path, lower=path if os.path.isdir(path) else None,
+                           upper=os.path.join(place, "upper") if keep else "",
+                           work=os.path.join(place, "work") if keep else ""))
+    return tuple(found)
+
+
+def identity_of(resolved: Resolved) -> str:
+    """Whose cache it is: profiles and workspace. No other identity ever mounts it."""
+    return digest("\0".join([*resolved.profiles, resolved.workspace]).encode("utf-8", "surrogateescape"))[:24]
+
+
+def make_cache_dirs(want: Want) -> None:
+    """Create the directories of the identity's caches."""
+    for item in want.caches:
+        for path in (item.upper, item.work):
+            if path:
+                os.makedirs(path, mode=0o700, exist_ok=True)
+
+
+def _generated(resolved: Resolved, env: Mapping[str, str], tier: Tier,
+               witness: Witness) -> tuple[tuple[tuple[str, str], ...], dict[str, str]]:
+    """Tool configuration with the safe keys alone, and variables that point tools to places.
+
+    The originals may hold a token, so guarded and strict hide them; a private mirror must still
+    be found.
+    """
+    files: list[tuple[str, str]] = []
+    extra: dict[str, str] = {}
+    given = {name for name, _ in resolved.set_env}
+    for inner in resolved.inner_sandbox:
+        extra.update(inner.set_env)
+    for spec in resolved.state:
+        if spec.mode == "env" and spec.env and spec.dir and not env.get(spec.env):
+            extra[spec.env] = spec.dir
+    if tier >= Tier.guarded:
+        for config in resolved.config:
+            witness.saw(*config.sources)
+            text = derive(config.filter, [_text(path) for path in config.sources])
+            if text:
+                files.append((config.to, text))
+                extra[config.env] = f"{CONFIG_DIR}/{config.to}"
+    return tuple(files), {name: value for name, value in extra.items() if name not in given}
+
+
+def _text(path: str) -> str:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return ""
+    with os.fdopen(fd, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return ""
+        return stream.read(MAX_CONFIG_BYTES).decode("utf-8", "replace")

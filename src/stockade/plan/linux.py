@@ -1,0 +1,234 @@
+"""The mount table of a box under namespaces.
+
+Owns: what is common to every tier (private /tmp, /run, /dev, /proc, write roots, caches, grants)
+and the view of standard and guarded: the host's root read-only, the home behind an overlay in
+which hidden names do not exist. ``strict.py`` owns the root that is built from grants.
+Fails closed: a row that cannot be placed is refused, never left out (only rows marked optional
+may be missing). Read next: ``table.py``, ``strict.py``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from stockade.errors import Refused
+from stockade.plan import accounts, mountinfo, rows
+from stockade.plan.hiding import Hidden, kept_children, within
+from stockade.plan.rows import Row
+from stockade.plan.table import Table
+from stockade.plan.want import Want, below_any, is_below
+
+PRIVATE = ("/tmp", "/var/tmp", "/run", "/dev", "/proc")
+SCRATCH = "/tmp/scratch"
+CONFIG_DIR = "/run/config"
+
+# Entries of /proc through which a process could act on or read the machine. Source: proc(5) and
+# the masked paths of the container engines; "scsi" and "acpi" take commands by being written.
+PROC_COVERS = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "pressure", "kcore",
+               "keys", "key-users", "latency_stats", "timer_list", "timer_stats", "sched_debug",
+               "kallsyms", "kmsg", "driver")
+
+GIB = 1 << 30
+
+
+def memory_budget(ram_bytes: int) -> int:
+    """All tmpfs of a box together: at most a quarter of RAM and 4 GiB."""
+    return min(ram_bytes // 4, 4 * GIB)
+
+
+def idmap_of(path: str, want: Want) -> tuple[bool, tuple[int, int] | None]:
+    """Tell whether a row needs an id map for a root caller, and whose files it shows."""
+    if not want.ids.shifted:
+        return False, None
+    if below_any(path, list(want.write)):
+        return True, owner_of(path)
+    if below_any(path, list(want.homes)) or is_below(path, want.state_home):
+        return True, owner_of(path)
+    return False, None
+
+
+def owner_of(path: str) -> tuple[int, int]:
+    """Return owner and group of a path, or of the nearest parent that exists."""
+    current = path
+    while True:
+        try:
+            info = os.stat(current)
+            return info.st_uid, info.st_gid
+        except OSError:
+            if current == "/":
+                return 0, 0
+            current = os.path.dirname(current)
+
+
+def show(path: str, want: Want, *, hidden: tuple[Hidden, ...] = (), kind: str = "any",
+         optional: bool = False, target: str | None = None) -> list[Row]:
+    """Rows that show a path read-only, without the hidden names inside it."""
+    idmap, owner = idmap_of(path, want)
+    inside = within(hidden, path)
+    if not inside or not os.path.isdir(path):
+        return [rows.bind(path, target, kind=kind, optional=optional, idmap=idmap, owner=owner)]
+    return _overlay(path, inside, want, idmap=idmap, owner=owner)
+
+
+def _overlay(path: str, inside: list[Hidden], want: Want, *, idmap: bool,
+             owner: tuple[int, int] | None) -> list[Row]:
+    """One overlay over ``path``; its own submounts are shown again, each without its hidden names."""
+    points = [point for point in mountinfo.submounts(want.mounts, path)
+              if not below_any(point, [item.path for item in inside])]
+    direct = [item for item in inside if not below_any(item.path, points)]
+    gone = [item for item in direct if not item.keep or not os.path.isdir(item.path)]
+    kept = [item for item in direct if item.keep and os.path.isdir(item.path)]
+    relative = len(path.rstrip("/")) + 1
+    found = [rows.overlay(path, hide=[item.path[relative:] for item in gone],
+                          dirs=[item.path[relative:] for item in kept], idmap=idmap, owner=owner)]
+    for item in kept:
+        found.extend(_keep_rows(item, want, idmap=idmap, owner=owner))
+    for point in points:
+        if not below_any(point, list(want.write)) and _reachable(point, want):
+            found.extend(show(point, want, hidden=tuple(inside), optional=True))
+    return found
+
+
+def _keep_rows(item: Hidden, want: Want, *, idmap: bool, owner: tuple[int, int] | None) -> list[Row]:
+    """A directory that is empty but for a few names: also names that appear later stay away."""
+    found = [rows.tmpfs(item.path, mode="0700", size_bytes=1 << 20)]
+    for path in kept_children(item):
+        found.append(rows.bind(path, idmap=idmap, owner=owner, optional=True))
+    return found
+
+
+def _reachable(point: str, want: Want) -> bool:
+    """A FUSE mount of another user or a stuck one is never walked; only its name is looked at."""
+    mount = next((m for m in want.mounts if m.point == point), None)
+    return mount is not None and mount.fstype != "autofs"
+
+
+def common(table: Table, want: Want) -> None:
+    """Private places that every tier has."""
+    budget = memory_budget(want.ram_bytes)
+    # /proc before anything below it; sizes: the shares below add up to less than the budget.
+    table.add(rows.proc(PROC_COVERS), rows.dev(budget // 4))
+    _tmp(table, want, budget)
+    table.add(rows.tmpfs("/run", size_bytes=budget // 32))
+    uid = want.ids.uid
+    table.add(rows.directory(f"/run/user/{uid}", "0700"), rows.directory("/run/lock", "1777"))
+    for name, text in want.generated:
+        table.add(rows.file(f"{CONFIG_DIR}/{name}", text))
+    if want.cwd is None:
+        table.add(rows.directory(SCRATCH, "0700"))
+    for device in want.devices:
+        table.add(rows.bind(device, attrs=("nosuid",), recursive=False))
+
+
+def _tmp(table: Table, want: Want, budget: int) -> None:
+    size = min(want.tmp_bytes or budget // 2, budget)
+    if want.tmp_disk:
+        table.add(rows.bind("@tmp", "/tmp", attrs=rows.SAFE, kind="dir", recursive=False,
+                            idmap=want.ids.shifted, owner=owner_of(want.state_home)))
+    else:
+        table.add(rows.tmpfs("/tmp", mode="1777", size_bytes=size))
+    if want.strict or os.path.isdir("/var/tmp") and not os.path.islink("/var/tmp"):
+        table.add(rows.tmpfs("/var/tmp", mode="1777", size_bytes=budget // 16))
+
+
+def resolver(table: Table, want: Want) -> None:
+    """Names resolve as outside with the host's network, through the target of the symlink.
+
+    systemd-resolved, WSL and NetworkManager keep the file in /run or /mnt/wsl, which is private
+    here; its directory is shown by its real path so that a later rename of the file is seen.
+    """
+    if want.net != "host":
+        return
+    target = os.path.realpath("/etc/resolv.conf")
+    want.witness.saw("/etc/resolv.conf")
+    directory = os.path.dirname(target)
+    if not is_below(target, "/etc") and os.path.isdir(directory) and directory not in ("/", "/run"):
+        table.add(rows.bind(directory, optional=True, kind="dir"))
+    elif directory == "/run" and os.path.isfile(target):
+        table.add(rows.bind(target, optional=True, kind="file"))
+
+
+def sockets(table: Table, want: Want) -> None:
+    """Granted sockets, at their own path."""
+    for path in want.sockets:
+        table.add(rows.bind(path, attrs=("nodev", "nosuid", "noexec"), kind="socket", recursive=False))
+
+
+def write_roots(table: Table, want: Want) -> None:
+    """Write roots: the real thing, writable; under /tmp they lie on the private one."""
+    for root in want.write:
+        if not os.path.lexists(root):
+            raise Refused("source_missing", f"write root {root!r}: does not exist (ENOENT)",
+                          hint="create it first")
+        table.add(rows.bind(root, attrs=rows.SAFE, idmap=want.ids.shifted, owner=owner_of(root)))
+
+
+def caches(table: Table, want: Want) -> None:
+    """Caches of the identity: the user's own below, changes in the identity's upper."""
+    for item in want.caches:
+        if not item.upper:
+            # ephemeral: empty, in memory, gone with the box
+            table.add(rows.tmpfs(item.path, mode="0700", size_bytes=memory_budget(want.ram_bytes) // 16))
+            continue
+        table.add(rows.cache(item.lower, item.path, upper=item.upper, work=item.work,
+                             idmap=want.ids.shifted, owner=owner_of(want.state_home)))
+
+
+def host_view(table: Table, want: Want, hidden: tuple[Hidden, ...]) -> None:
+    """standard and guarded: the host's root read-only, hidden names taken away."""
+    table.add(rows.bind("/", attrs=rows.READ_ONLY, kind="dir"))
+    homes = [home for home in want.homes if os.path.isdir(home) and home != "/"]
+    for home in homes:
+        table.add(*_home(home, want, hidden))
+    _elsewhere(table, want, hidden, homes)
+    if want.ids.shifted:
+        # Root's own files are not its any more: what it was granted by name needs the id map.
+        for path in want.read:
+            if not below_any(path, homes):
+                table.add(*show(path, want, hidden=hidden))
+    _ssh(table, want)
+
+
+def _home(home: str, want: Want, hidden: tuple[Hidden, ...]) -> list[Row]:
+    idmap, owner = idmap_of(home, want)
+    inside = within(hidden, home, tuple(h for h in want.homes if h != home and is_below(h, home)))
+    return _overlay(home, inside, want, idmap=idmap, owner=owner)
+
+
+def _elsewhere(table: Table, want: Want, hidden: tuple[Hidden, ...], homes: list[str]) -> None:
+    """Hidden names outside the home: one overlay over each parent directory."""
+    grouped: dict[str, list[Hidden]] = {}
+    for item in hidden:
+        if below_any(item.path, homes) or below_any(item.path, list(PRIVATE)):
+            continue
+        if below_any(item.path, list(want.write)):
+            continue  # masked there, as a guard
+        parent = os.path.dirname(item.path)
+        if parent == "/":
+            if os.path.lexists(item.path):
+                table.add(rows.mask(item.path, is_dir=os.path.isdir(item.path)))
+        elif os.path.isdir(parent):
+            grouped.setdefault(parent, []).append(item)
+    for parent, items in sorted(grouped.items()):
+        idmap, owner = idmap_of(parent, want)
+        table.add(*_overlay(parent, items, want, idmap=idmap, owner=owner))
+
+
+def _ssh(table: Table, want: Want) -> None:
+    """ssh refuses included system files of an owner who is neither root nor the caller.
+
+    In a user namespace root's files belong to nobody; the copies belong to the caller.
+    """
+    want.witness.saw("/etc/ssh", "/etc/ssh/ssh_config", "/etc/ssh/ssh_config.d")
+    files = accounts.ssh_config_files()
+    if files and any(name.startswith("ssh_config.d/") for name in files):
+        table.add(rows.tmpfs("/etc/ssh", size_bytes=1 << 20))
+        table.add(*(rows.file(f"/etc/ssh/{name}", text) for name, text in sorted(files.items())))
+
+
+def reads(table: Table, want: Want, hidden: tuple[Hidden, ...], paths: Iterable[str]) -> None:
+    """Read grants inside private places (a grant below /tmp or /run is hidden otherwise)."""
+    for path in paths:
+        if below_any(path, list(PRIVATE[:3])):
+            table.add(*show(path, want, hidden=hidden))

@@ -1,0 +1,88 @@
+"""The promises in a plan: what each needs to be kept, and what a grant has given away.
+
+Owns: the ``promises`` list of the plan and the check of voiding grants. The launcher decides
+kept or not_kept from what it really applied; here only ``waived`` is decided. Fails closed: a
+grant that gives a required promise away needs ``accept``, else ``grant_voids_tier``.
+Read next: ``rules/promises.py``, ``rules/voiding.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stockade.errors import Refused
+from stockade.plan.want import Want
+from stockade.rules.promises import PROMISES, Promise, required
+from stockade.rules.tiers import ALL_TIERS
+from stockade.rules.voiding import waived_by
+
+
+def waived(want: Want) -> dict[str, str]:
+    """Return promise id -> the grant that waives it."""
+    asked: list[tuple[str, str]] = [("allow", name) for name in sorted(want.allow)]
+    asked += [("socket", path) for path in want.sockets]
+    asked += [("read", path) for path in want.read]
+    asked += [("write", path) for path in want.write]
+    asked += [("device", path) for path in want.devices]
+    asked += [("env", name) for name in want.policy.keep]
+    found: dict[str, str] = {}
+    for kind, value in asked:
+        for entry in waived_by(kind, value, want.home):
+            for promise in entry.waives:
+                found.setdefault(promise, f"{kind} {value}")
+    return found
+
+
+def promise_rows(want: Want) -> list[dict[str, Any]]:
+    """Return the plan's promises.
+
+    Raises: Refused(grant_voids_tier).
+    """
+    given_away = waived(want)
+    _check(want, given_away)
+    return [_row(promise, want, given_away.get(promise.id)) for promise in PROMISES]
+
+
+def _row(promise: Promise, want: Want, grant: str | None) -> dict[str, Any]:
+    return {
+        "id": promise.id,
+        "tiers": [str(tier) for tier in ALL_TIERS if tier in promise.tiers],
+        "ns": promise.needs_namespaces,
+        "needs": [list(facts) for facts in promise.needs_for(want.net)],
+        **_state(promise, want, grant),
+    }
+
+
+def _state(promise: Promise, want: Want, grant: str | None) -> dict[str, str | None]:
+    """A promise of a higher tier is not made here, though the mechanisms it needs are in use:
+
+    without this a guarded box, whose home is readable, would call itself strict.
+    """
+    if grant is not None:
+        return {"state": "waived", "reason": f"grant: {grant}"}
+    if want.tier not in promise.tiers:
+        return {"state": "not_kept", "reason": f"not promised at {want.tier}"}
+    return {"state": None, "reason": None}
+
+
+def _check(want: Want, given_away: dict[str, str]) -> None:
+    needed = [promise.id for promise in required(want.tier) if promise.id in given_away]
+    lost = [promise for promise in needed if promise not in want.accept]
+    if not lost or _accepted_by_tier(want, needed):
+        return
+    grant = given_away[lost[0]]
+    raise Refused(
+        "grant_voids_tier",
+        f"grant {grant}: gives away {', '.join(lost)}, which tier {want.tier} requires",
+        reasons=tuple(f"{given_away[promise]} waives {promise}" for promise in lost),
+        missing=tuple(lost),
+        remedy=f"drop the grant, or accept {' and '.join(lost)}",
+    )
+
+
+def _accepted_by_tier(want: Want, lost: list[str]) -> bool:
+    """``accept`` may name the tier that is left when the waived promises are gone."""
+    for tier in reversed(ALL_TIERS):
+        if tier < want.tier and not any(promise.id in lost for promise in required(tier)):
+            return any(str(lower) in want.accept for lower in ALL_TIERS if lower <= tier)
+    return "off" in want.accept

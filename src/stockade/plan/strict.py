@@ -1,0 +1,205 @@
+"""The root of a strict box: an empty tmpfs, the operating system read-only, grants, a tmpfs home.
+
+Owns: rows made from ``rules/system.toml``, the generated /etc files, toolchains and read grants.
+Fails closed: what no row shows does not exist in the box. Read next: ``linux.py``, ``discover.py``.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+
+from stockade.plan import accounts, discover, gitconfig, rows
+from stockade.plan.hiding import Hidden
+from stockade.plan.linux import memory_budget, owner_of, show
+from stockade.plan.rows import Row
+from stockade.plan.table import Table
+from stockade.plan.want import Want, below_any, is_below
+from stockade.rules.load import Entry, load_list
+
+HOSTNAME = "stockade"
+
+# What a user's git configuration may bring along: no key whose value git executes.
+GIT_KEYS = ("user.name", "user.email", "init.defaultbranch", "core.autocrlf", "core.eol",
+            "core.safecrlf", "safe.directory", "pull.rebase", "push.default")
+
+
+def view(table: Table, want: Want, hidden: tuple[Hidden, ...], command: discover.Command) -> None:
+    """Build the whole root of a strict box."""
+    table.add(rows.tmpfs("/", size_bytes=32 << 20))
+    system = _system(table, want)
+    _etc(table, want)
+    budget = memory_budget(want.ram_bytes)
+    for home in want.homes:
+        if home != "/" and not below_any(home, system):
+            table.add(rows.tmpfs(home, mode="0700", size_bytes=budget // 8))
+    _git_config(table, want)
+    for path in _toolchains(want, command):
+        if not _covered(path, want, system):
+            table.add(*_hop(path, want, hidden))
+    for path in want.read:
+        if not below_any(path, list(want.write)):
+            table.add(*show(path, want, hidden=hidden))
+    _hidden_elsewhere(table, want, hidden)
+    table.add(rows.seal("/"))
+
+
+def _system(table: Table, want: Want) -> list[str]:
+    """Rows of the operating system; returns the directories they show."""
+    shown: list[str] = []
+    for entry in load_list("system"):
+        if entry.generated or entry.scope == "net-host" and want.net != "host":
+            continue
+        if entry.scope == "user" and want.ids.shifted:
+            continue
+        for path in _matches(entry.path):
+            table.add(*_system_rows(path, entry))
+            shown.append(path)
+    return shown
+
+
+def _matches(path: str) -> list[str]:
+    if glob.has_magic(path):
+        return sorted(glob.glob(path))
+    return [path] if os.path.lexists(path) else []
+
+
+def _system_rows(path: str, entry: Entry) -> list[Row]:
+    if os.path.islink(path):
+        # usrmerge: /bin is a link to usr/bin; it stays one, and what it names has its own row.
+        return [rows.symlink(path, os.readlink(path))]
+    names = [name for name in entry.except_ if os.path.lexists(os.path.join(path, name))]
+    if names:
+        return [rows.overlay(path, hide=names, dirs=())]
+    return [rows.bind(path)]
+
+
+def _etc(table: Table, want: Want) -> None:
+    """Account, name-service and host files made for this box."""
+    ids = want.ids
+    network = want.net == "host"
+    want.witness.saw("/etc/passwd", "/etc/group", "/etc/hosts")
+    table.add(
+        rows.file("/etc/passwd", accounts.passwd(ids.uid, ids.gid, want.home)),
+        rows.file("/etc/group", accounts.group(ids.gid, ids.groups)),
+        rows.file("/etc/nsswitch.conf", accounts.nsswitch(network)),
+    )
+    if network:
+        _host_resolver(table)
+    else:
+        table.add(rows.file("/etc/resolv.conf", accounts.RESOLV_NONE),
+                  rows.file("/etc/hosts", accounts.hosts(HOSTNAME)))
+    for name, text in sorted((accounts.ssh_config_files() or {}).items()):
+        table.add(rows.file(f"/etc/ssh/{name}", text))
+
+
+def _host_resolver(table: Table) -> None:
+    if os.path.exists("/etc/hosts"):
+        table.add(rows.bind("/etc/hosts", kind="file"))
+    if os.path.islink("/etc/resolv.conf"):
+        table.add(rows.symlink("/etc/resolv.conf", os.path.realpath("/etc/resolv.conf")))
+    elif os.path.exists("/etc/resolv.conf"):
+        table.add(rows.bind("/etc/resolv.conf", kind="file"))
+
+
+def _git_config(table: Table, want: Want) -> None:
+    """Name, mail, branch and line-end settings of the user; nothing that runs a program."""
+    path = os.path.join(want.home, ".gitconfig")
+    other = os.path.join(want.home, ".config", "git", "config")
+    want.witness.saw(path, other)
+    items = [*gitconfig.read(other).items, *gitconfig.read(path).items]
+    chosen = [(key, value) for key, value in items if key in GIT_KEYS]
+    if chosen and path not in (*want.read, *want.write):
+        table.add(rows.file(path, gitconfig.write(chosen)))
+
+
+def _toolchains(want: Want, command: discover.Command) -> list[str]:
+    """What the command, PATH and well-known toolchains need, outermost first."""
+    blocked = frozenset((*want.homes, *want.write, want.state_home))
+    names = ("PATH",)
+    want.witness.read_env(want.env, names)
+    found = [*command.needs]
+    found += discover.path_directories(want.env.get("PATH", ""), want.host_cwd, blocked)
+    for entry in load_list("toolchains"):
+        found += _toolchain(entry, want, blocked)
+    for path in found:
+        want.witness.saw(path)
+    unique = sorted(dict.fromkeys(found), key=lambda path: (rows.depth(path), path))
+    kept: list[str] = []
+    for path in unique:
+        if not any(is_below(path, seen) and os.path.isdir(seen) for seen in kept):
+            kept.append(path)
+    return kept
+
+
+def _toolchain(entry: Entry, want: Want, blocked: frozenset[str]) -> list[str]:
+    places: list[str] = []
+    for variable in entry.env:
+        value = want.env.get(variable, "")
+        if value.startswith("/"):
+            places.append(os.path.join(value, entry.base) if entry.base else value)
+    want.witness.read_env(want.env, entry.env)
+    bases = [""] if entry.path.startswith("/") else list(want.homes)
+    places += [os.path.join(base, entry.path) for base in bases]
+    found: list[str] = []
+    for place in places:
+        for path in _matches(place):
+            real = os.path.realpath(path)
+            if discover.grantable(real, blocked):
+                found.append(real)
+    return found
+
+
+def spellings(table: Table, want: Want, links: dict[str, str]) -> None:
+    """Granted paths that are symbolic links on the host, and HOME spelled through one."""
+    spelled = os.path.normpath(want.env.get("HOME", want.home))
+    if spelled.startswith("/") and spelled != want.home:
+        parent, name = os.path.split(spelled)
+        links = {**links, os.path.join(os.path.realpath(parent), name): want.home}
+    visible = [row["target"] for row in table.rows if row["kind"] in ("bind", "overlay")]
+    for place, real in sorted(links.items()):
+        if place != real and not below_any(place, [*visible, *want.write]) and place not in table.targets():
+            table.add(rows.symlink(place, real))
+
+
+def _covered(path: str, want: Want, system: list[str]) -> bool:
+    """Already visible through the system, a write root or a private place."""
+    if below_any(path, [item for item in system if not os.path.islink(item)]):
+        return True
+    if below_any(path, list(want.write)) or below_any(path, ["/proc", "/dev"]):
+        return True
+    # /bin -> usr/bin: the link is a row of its own.
+    return any(os.path.islink(item) and is_below(path, item) for item in system)
+
+
+def _hop(path: str, want: Want, hidden: tuple[Hidden, ...]) -> list[Row]:
+    if any(is_below(path, item.path) and not item.keep for item in hidden):
+        return []
+    if os.path.islink(path):
+        return [rows.symlink(path, os.readlink(path))]
+    return show(path, want, hidden=(*hidden, *_toolchain_secrets(path)))
+
+
+def _toolchain_secrets(path: str) -> list[Hidden]:
+    """Credential files inside a toolchain root (cargo, pip, npm) are left out."""
+    found: list[Hidden] = []
+    for entry in load_list("toolchains"):
+        for name in entry.except_:
+            place = os.path.join(path, name)
+            if os.path.lexists(place):
+                found.append(Hidden(path=place, why=entry.id))
+    return found
+
+
+def _hidden_elsewhere(table: Table, want: Want, hidden: tuple[Hidden, ...]) -> None:
+    """``--hide`` of a path that the system rows would show: an overlay over its parent."""
+    shown = [row["source"] for row in table.rows if row["kind"] == "bind" and row["source"] == row["target"]]
+    grouped: dict[str, list[str]] = {}
+    for item in hidden:
+        parent, name = os.path.split(item.path)
+        if item.why != "hide" or not below_any(parent, shown) or below_any(item.path, list(want.write)):
+            continue
+        grouped.setdefault(parent, []).append(name)
+    for parent, names in sorted(grouped.items()):
+        table.add(rows.overlay(parent, hide=names, dirs=(), idmap=want.ids.shifted and
+                               below_any(parent, list(want.homes)), owner=owner_of(parent)))

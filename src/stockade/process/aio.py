@@ -1,0 +1,322 @@
+"""``run_async`` and ``spawn``: the asyncio half of the Python interface.
+
+Owns: streams, the wait for launch and end, cancellation. No thread waits for a child: the report
+pipe and a pidfd are watched by the event loop. Fails closed: a cancelled call has ended its whole
+box before ``CancelledError`` leaves it. Read next: ``api.py``, ``_exec.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Generator
+from typing import Any
+
+from stockade.errors import ConfigError, TimedOut
+from stockade.process import _exec, tmpdisk
+from stockade.process.api import (
+    GRACE_S,
+    Args,
+    Completed,
+    check_process_options,
+    launch_of,
+    popen_options,
+    request_of,
+    timeout_of,
+)
+from stockade.process.capture import CHUNK
+from stockade.process.prepare import Prepared, prepare
+from stockade.process.receipt import Receipt
+
+STREAM_LIMIT = 1 << 16
+
+
+class Process:
+    """A running box, in the words of ``asyncio.subprocess.Process``."""
+
+    def __init__(self, box: _exec.Box, tmp: str | None) -> None:
+        self._box = box
+        self._tmp = tmp
+        self._end = asyncio.get_running_loop().create_future()
+        self._pidfd: int | None = None
+        self.stdin: asyncio.StreamWriter | None = None
+        self.stdout: asyncio.StreamReader | None = None
+        self.stderr: asyncio.StreamReader | None = None
+
+    @property
+    def pid(self) -> int:
+        """Process id of the supervisor."""
+        return self._box.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Status of the command, or None while the box lives."""
+        return self._box.returncode
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """What is known so far."""
+        return self._box.receipt
+
+    async def wait(self) -> int:
+        """Wait for the end of the box and return the command's status."""
+        status: int = await asyncio.shield(self._end)
+        return status
+
+    def send_signal(self, signal: int) -> None:
+        """Send a signal to the command; SIGKILL ends the whole box."""
+        self._box.send_signal(signal)
+
+    def terminate(self) -> None:
+        """Send SIGTERM to the command."""
+        self._box.terminate()
+
+    def kill(self) -> None:
+        """End every process of the box."""
+        self._box.kill()
+
+    async def communicate(self, input: bytes | None = None) -> tuple[bytes | None, bytes | None]:
+        """Send input, read both streams to their end, wait; returns (stdout, stderr)."""
+        _, out, err = await asyncio.gather(self._feed(input), _read_all(self.stdout), _read_all(self.stderr))
+        await self.wait()
+        return out, err
+
+    async def _feed(self, data: bytes | None) -> None:
+        if self.stdin is None:
+            return
+        try:
+            if data:
+                self.stdin.write(data)
+                await self.stdin.drain()
+            self.stdin.close()
+            await self.stdin.wait_closed()
+        except (BrokenPipeError, ConnectionResetError):
+            return
+
+    # -- start and end ---------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        await self._connect()
+        await self._started()
+        loop = asyncio.get_running_loop()
+        self._pidfd = os.pidfd_open(self._box.pid)
+        loop.add_reader(self._pidfd, self._ended)
+        if self._box.report_fd is not None:
+            loop.add_reader(self._box.report_fd, self._report)
+
+    async def _started(self) -> None:
+        """Wait for the launch record without blocking the loop."""
+        loop = asyncio.get_running_loop()
+        while not self._box.decided and self._box.report_fd is not None:
+            ready = loop.create_future()
+            fd = self._box.report_fd
+            loop.add_reader(fd, _wake, ready)
+            try:
+                await ready
+            finally:
+                loop.remove_reader(fd)
+            self._box.read_report()
+        self._box.check_started()
+
+    async def _connect(self) -> None:
+        loop = asyncio.get_running_loop()
+        box = self._box
+        if box.stdout is not None:
+            self.stdout = await _reader(loop, box.stdout)
+        if box.stderr is not None:
+            self.stderr = await _reader(loop, box.stderr)
+        if box.stdin is not None:
+            transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, box.stdin)
+            self.stdin = asyncio.StreamWriter(transport, protocol, None, loop)
+
+    def _report(self) -> None:
+        fd = self._box.report_fd
+        if fd is None:
+            return
+        # The descriptor is closed inside at its end: it leaves the loop first.
+        asyncio.get_running_loop().remove_reader(fd)
+        if not self._box.read_report() and self._box.report_fd is not None:
+            asyncio.get_running_loop().add_reader(self._box.report_fd, self._report)
+
+    def _ended(self) -> None:
+        loop = asyncio.get_running_loop()
+        assert self._pidfd is not None
+        loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._pidfd = None
+        if self._box.report_fd is not None:
+            loop.remove_reader(self._box.report_fd)
+        status = self._box.wait()
+        tmpdisk.remove(self._tmp)
+        self._tmp = None
+        if not self._end.done():
+            self._end.set_result(status)
+
+    async def _abandon(self) -> None:
+        """End the box and wait for it, whatever else is going on."""
+        if self._box.returncode is None:
+            self._box.kill()
+        if self._pidfd is not None:
+            await asyncio.shield(self._end)
+        else:
+            self._box.wait()
+            tmpdisk.remove(self._tmp)
+        self._close()
+
+    def _close(self) -> None:
+        for stream in (self.stdin,):
+            if stream is not None:
+                stream.close()
+
+
+async def _reader(loop: asyncio.AbstractEventLoop, pipe: Any) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader(limit=STREAM_LIMIT, loop=loop)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader, loop=loop), pipe)
+    return reader
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+async def _read_all(reader: asyncio.StreamReader | None, limit: int | None = None) -> bytes | None:
+    if reader is None:
+        return None
+    kept = bytearray()
+    while data := await reader.read(CHUNK):
+        kept += data if limit is None else data[:max(0, limit + 1 - len(kept))]
+    return bytes(kept)
+
+
+class Spawn:
+    """What ``spawn`` returns: ``async with`` ends the box, plain ``await`` leaves it to you."""
+
+    def __init__(self, args: Args, options: dict[str, Any]) -> None:
+        self._args = args
+        self._options = options
+        self._process: Process | None = None
+
+    def __await__(self) -> Generator[Any, None, Process]:
+        return _spawn(self._args, self._options).__await__()
+
+    async def __aenter__(self) -> Process:
+        self._process = await _spawn(self._args, self._options)
+        return self._process
+
+    async def __aexit__(self, *exc: Any) -> None:
+        assert self._process is not None
+        await asyncio.shield(asyncio.ensure_future(self._process._abandon()))
+
+
+def spawn(args: Args, **options: Any) -> Spawn:
+    """Start a command in a box under asyncio.
+
+    Use ``async with`` (the box is ended when the block is left) or plain ``await``.
+    Raises (when awaited): Refused, ConfigError, LaunchFailed.
+    """
+    return Spawn(args, options)
+
+
+async def _spawn(args: Args, options: dict[str, Any]) -> Process:
+    check_process_options(options, capturing=False)
+    for name in ("text", "encoding", "errors", "bufsize", "universal_newlines"):
+        if options.get(name):
+            raise ConfigError("option_refused", f"option {name!r}: asyncio streams are bytes")
+    prepared = await asyncio.to_thread(prepare, request_of(args, options))
+    return await _start(prepared, options)
+
+
+async def _start(prepared: Prepared, options: dict[str, Any]) -> Process:
+    if prepared.compiled is None:
+        raise ConfigError("value_invalid", "tier 'off': spawn returns a box, and off has none",
+                          hint="use asyncio.create_subprocess_exec for an unconfined process")
+    tmp = tmpdisk.make(prepared)
+    popen = {**popen_options(options), "bufsize": 0}
+    try:
+        box = _exec.Box(launch_of(prepared, options, tmp), defer=True, **popen)
+    except BaseException:
+        tmpdisk.remove(tmp)
+        raise
+    process = Process(box, tmp)
+    try:
+        await process._start()
+    except BaseException:
+        await asyncio.shield(asyncio.ensure_future(process._abandon()))
+        raise
+    return process
+
+
+async def run_async(args: Args, **options: Any) -> Completed:
+    """Run a command in a box under asyncio; arguments and result as ``run``.
+
+    Cancelling ends the whole box before ``CancelledError`` leaves.
+    """
+    check_process_options(options, capturing=True)
+    prepared = await asyncio.to_thread(prepare, request_of(args, options))
+    if prepared.compiled is None:
+        raise ConfigError("value_invalid", "tier 'off': has no box to cancel", hint="use stockade.run in a thread")
+    streams, decode = _streams(options)
+    process = await _start(prepared, streams)
+    try:
+        done = await _collect(process, prepared, options, decode)
+    except BaseException:
+        await asyncio.shield(asyncio.ensure_future(process._abandon()))
+        raise
+    if options.get("check"):
+        done.check_returncode()
+    return done
+
+
+def _streams(options: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
+    """Byte pipes for asyncio, and the encoding that the caller wants of them."""
+    found = {name: value for name, value in options.items()
+             if name not in ("text", "encoding", "errors", "bufsize", "input")}
+    if options.get("capture_output") or options.get("capture_limit_bytes") is not None:
+        found["stdout"] = found.get("stdout") or subprocess.PIPE
+        found["stderr"] = found.get("stderr") or subprocess.PIPE
+    if options.get("input") is not None:
+        found["stdin"] = subprocess.PIPE
+    wants_text = options.get("text") or options.get("encoding") or options.get("errors")
+    return found, (options.get("encoding") or "utf-8") if wants_text else None
+
+
+async def _collect(process: Process, prepared: Prepared, options: dict[str, Any], encoding: str | None) -> Completed:
+    data = options.get("input")
+    if isinstance(data, str):
+        data = data.encode(encoding or "utf-8")
+    limit = options.get("capture_limit_bytes")
+    work = asyncio.gather(process._feed(data), _read_all(process.stdout, limit), _read_all(process.stderr, limit),
+                          process.wait())
+    timeout = options.get("timeout")
+    timed_out = False
+    try:
+        _, out, err, status = await asyncio.wait_for(
+            asyncio.shield(work), None if timeout is None else float(timeout) + GRACE_S)
+    except TimeoutError:
+        timed_out = True
+        process.kill()
+        _, out, err, status = await work
+    except BaseException:
+        work.cancel()
+        raise
+    receipt = process.receipt
+    assert receipt is not None
+    args = list(prepared.request.argv)
+    cut = frozenset(name for name, value in (("stdout", out), ("stderr", err))
+                    if limit is not None and value is not None and len(value) > limit)
+    out, err = (_decode(value, limit, encoding, options.get("errors")) for value in (out, err))
+    if timed_out or receipt.outcome == "timed_out":
+        raise TimedOut(args, timeout_of(prepared, options), output=out, stderr=err, receipt=receipt)
+    return Completed(args, status, out, err, receipt=receipt, truncated=cut)
+
+
+def _decode(data: bytes | None, limit: int | None, encoding: str | None, errors: str | None) -> Any:
+    if data is None:
+        return None
+    data = data if limit is None else data[:limit]
+    if encoding is None:
+        return data
+    text = data.decode(encoding, errors or ("strict" if limit is None else "replace"))
+    return text.replace("\r\n", "\n").replace("\r", "\n")

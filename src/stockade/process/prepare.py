@@ -1,0 +1,145 @@
+"""From the caller's words to a plan that can be started: steps 1 to 8, once or warm.
+
+Owns: the straight line from request to compiled plan, and the memory of compiled plans. A warm
+start compares what the plan depended on (a few dozen ``lstat``) instead of compiling again.
+Fails closed: policy and configuration files are part of that comparison, so a new floor counts
+at the next start. Read next: ``api.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from stockade import paths
+from stockade.decision import Decision, decide
+from stockade.host.active import active
+from stockade.host.facts import HostFacts
+from stockade.host.probe import host_facts
+from stockade.plan import own
+from stockade.plan.compile import Compiled, compile_plan
+from stockade.plan.witness import Witness
+from stockade.rules.request import Request
+from stockade.rules.resolve import Resolved, resolve
+
+MAX_REMEMBERED = 128
+POLICY_PATHS = ("/etc/stockade", "/etc/stockade/policy.toml", "/etc/stockade/policy.d",
+                "/etc/stockade/config.toml", "/etc/stockade/profiles")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A request with its decision; ``compiled`` when it was decided ``wrap``."""
+
+    request: Request
+    resolved: Resolved
+    decision: Decision
+    compiled: Compiled | None = field(default=None, repr=False)
+
+
+_remembered: OrderedDict[Request, tuple[Prepared, Witness]] = OrderedDict()
+_lock = threading.Lock()
+
+
+def prepare(request: Request, *, stored: bool = False) -> Prepared:
+    """Return the decision and, for ``wrap``, the plan.
+
+    Args: stored: the plan is for a launch line, whose set values come with its environment.
+    Raises: Refused, ConfigError.
+    """
+    key = _key(request)
+    env = os.environ if request.env_source is None else dict(request.env_source)
+    if not stored:
+        warm = _recall(key, env)
+        if warm is not None:
+            return _with_argv(warm, request)
+    prepared = _prepare(request, stored)
+    if not stored and prepared.compiled is not None:
+        _remember(key, prepared)
+    return prepared
+
+
+def decide_only(request: Request, host: HostFacts | None = None) -> Decision:
+    """Return the decision with its reasons; starts nothing but, at most, the probe."""
+    resolved = resolve(request)
+    return decide(active(), host if host is not None else host_facts(resolved.state_home), resolved)
+
+
+def _prepare(request: Request, stored: bool) -> Prepared:
+    resolved = resolve(request)
+    host = host_facts(resolved.state_home)
+    decision = decide(active(), host, resolved)
+    decision.raise_if_refused()
+    make_state_home(resolved)
+    compiled = None
+    if decision.kind == "wrap":
+        keep = tuple(name for name, _ in resolved.set_env) if stored else ()
+        compiled = compile_plan(resolved, host, decision, keep_env=keep)
+    return Prepared(request=request, resolved=resolved, decision=decision, compiled=compiled)
+
+
+def make_state_home(resolved: Resolved) -> None:
+    """Make the directories of the state home, mode 0700; resolving only looked for its place."""
+    path = str(resolved.state_home.path)
+    if not os.path.isdir(resolved.state_home.audit) or not os.path.isdir(resolved.state_home.plans):
+        paths.state_home({**os.environ, "STOCKADE_HOME": path}, create=True)
+
+
+def _key(request: Request) -> Request:
+    """Two commands of one program share a plan: only argv[0] and the switches matter."""
+    return replace(request, argv=request.argv[:1])
+
+
+def _with_argv(warm: Prepared, request: Request) -> Prepared:
+    if warm.request.argv == request.argv or warm.compiled is None:
+        return warm
+    extra = warm.compiled.argv[1:len(warm.compiled.argv) - len(warm.request.argv) + 1]
+    wanted = [word for word in extra if word not in request.argv]
+    compiled = replace(warm.compiled, argv=(request.argv[0], *wanted, *request.argv[1:]))
+    return replace(warm, request=request, compiled=compiled)
+
+
+def _recall(key: Request, env: Any) -> Prepared | None:
+    with _lock:
+        entry = _remembered.get(key)
+        if entry is not None:
+            _remembered.move_to_end(key)
+    if entry is None:
+        return None
+    prepared, witness = entry
+    return prepared if witness.still_true(env) else None
+
+
+def _remember(key: Request, prepared: Prepared) -> None:
+    assert prepared.compiled is not None
+    witness = prepared.compiled.witness
+    witness.saw(*POLICY_PATHS, *_config_paths(prepared.resolved), own.PACKAGE)
+    witness.saw(os.path.join(own.PACKAGE, "_bin", "stockade-launch"))
+    with _lock:
+        _remembered[key] = (prepared, witness)
+        while len(_remembered) > MAX_REMEMBERED:
+            _remembered.popitem(last=False)
+
+
+def _config_paths(resolved: Resolved) -> list[str]:
+    home = Path(resolved.config_home)
+    found = [str(home), *(str(home / name) for name in ("config.toml", "policy.toml", "policy.d", "profiles"))]
+    for directory in ("/etc/stockade/policy.d", "/etc/stockade/profiles", str(home / "profiles")):
+        try:
+            found += [os.path.join(directory, name) for name in sorted(os.listdir(directory))]
+        except OSError:
+            continue
+    found.append(os.path.join(resolved.workspace, ".stockade.toml"))
+    found.append(str(resolved.state_home.trust_file))
+    found += [name for name in resolved.profiles if name.startswith("/")]
+    return found
+
+
+def forget() -> None:
+    """Drop every remembered plan (tests, and after a change that no file shows)."""
+    with _lock:
+        _remembered.clear()

@@ -1,0 +1,176 @@
+"""The receipt: what the launcher proved before exec, and how the box ended.
+
+Owns: reading the launcher's records from the report descriptor. Fails closed: a record that is
+too long, of another schema, or out of order is ``receipt_invalid``, never a receipt; what the
+child printed is never looked at. Read next: ``_exec.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from stockade.errors import LaunchFailed, Refused
+
+SCHEMA = "stockade.receipt.v1"
+MAX_BYTES = 8 << 20  # 5,000 variables by name and 2,000 changed paths stay far below
+
+# Refusals that mean our own two halves disagree, not that the host or the request is at fault.
+BROKEN = frozenset({"usage", "plan_missing", "plan_unsealed", "plan_owner", "plan_digest",
+                    "plan_invalid", "bind_invalid", "report_failed"})
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromiseState:
+    """One promise in a receipt: ``kept``, ``not_kept`` or ``waived``, and by what."""
+
+    id: str
+    state: str
+    mechanism: tuple[str, ...] = ()
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What was applied (``launch``) and how it ended (``end``; None while it runs or was lost)."""
+
+    launch: Record = field(repr=False)
+    end: Record | None = field(default=None, repr=False)
+
+    @property
+    def run_id(self) -> str:
+        """ULID of this run."""
+        return str(self.launch["run_id"])
+
+    @property
+    def plan(self) -> str | None:
+        """Digest of the plan; None for an unconfined run."""
+        value = self.launch.get("plan")
+        return None if value is None else str(value)
+
+    @property
+    def backend(self) -> str:
+        """``namespaces``, or ``none`` for an unconfined run."""
+        return str(self.launch["backend"])
+
+    @property
+    def requested_tier(self) -> str:
+        """The tier the request resolved to."""
+        return str(self.launch["requested_tier"])
+
+    @property
+    def effective_tier(self) -> str:
+        """The highest tier all of whose required promises were kept."""
+        return str(self.launch["effective_tier"])
+
+    @property
+    def net(self) -> str:
+        """``host`` or ``none``."""
+        return str(self.launch.get("net", "host"))
+
+    @property
+    def kept(self) -> int:
+        """Number of promises kept."""
+        return int(self.launch.get("kept", 0))
+
+    @property
+    def of(self) -> int:
+        """Number of promises of the table."""
+        return int(self.launch.get("of", 0))
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Promises that the requested tier needs and that were not kept."""
+        return tuple(self.launch.get("missing", ()))
+
+    @property
+    def promises(self) -> tuple[PromiseState, ...]:
+        """Every promise with its state and mechanism."""
+        return tuple(
+            PromiseState(id=row["id"], state=row["state"], reason=row.get("reason"),
+                         mechanism=tuple(row.get("mechanism") or ()))
+            for row in self.launch.get("promises", ())
+        )
+
+    @property
+    def outcome(self) -> str | None:
+        """``exited``, ``signalled``, ``timed_out``, ``limit``, ``guard_lost``, ``caller_gone``, ``killed``."""
+        return None if self.end is None else str(self.end["outcome"])
+
+    @property
+    def persistence(self) -> tuple[Mapping[str, str], ...]:
+        """Persistence points that appeared or changed while the box ran."""
+        return () if self.end is None else tuple(self.end.get("persistence", ()))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return both records as one plain table."""
+        return {"schema": SCHEMA, "launch": dict(self.launch),
+                "end": None if self.end is None else dict(self.end)}
+
+
+class Reader:
+    """Collects bytes of the report descriptor and turns whole lines into records."""
+
+    __slots__ = ("_buffer", "_size", "launch", "end", "refused")
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._size = 0
+        self.launch: Record | None = None
+        self.end: Record | None = None
+        self.refused: Record | None = None
+
+    @property
+    def decided(self) -> bool:
+        """True once the launch is known to have succeeded or been refused."""
+        return self.launch is not None or self.refused is not None
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes as read. Raises: LaunchFailed(receipt_invalid)."""
+        self._size += len(data)
+        if self._size > MAX_BYTES:
+            raise LaunchFailed("receipt_invalid", f"report: got more than {MAX_BYTES} bytes")
+        self._buffer += data
+        while b"\n" in self._buffer:
+            line, self._buffer = self._buffer.split(b"\n", 1)
+            if line:
+                self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            record = json.loads(line)
+            schema, kind = record["schema"], record["record"]
+        except (ValueError, TypeError, KeyError):
+            raise LaunchFailed("receipt_invalid", "report: got a line that is no record") from None
+        if schema != SCHEMA:
+            raise LaunchFailed("receipt_invalid", f"report: got schema {schema!r}, expected {SCHEMA!r}")
+        if kind == "launch" and not self.decided:
+            self.launch = MappingProxyType(record)
+        elif kind == "refused" and self.launch is None and self.refused is None:
+            self.refused = MappingProxyType(record)
+        elif kind in ("end", "refused") and self.launch is not None and self.end is None:
+            self.end = MappingProxyType(record) if kind == "end" else None
+        else:
+            raise LaunchFailed("receipt_invalid", f"report: got record {kind!r} out of order")
+
+    def receipt(self) -> Receipt | None:
+        """Return the receipt as far as it is known."""
+        return None if self.launch is None else Receipt(launch=self.launch, end=self.end)
+
+
+def refusal(record: Record, returncode: int | None) -> Refused | LaunchFailed:
+    """Turn a ``refused`` record into the typed error."""
+    code = str(record["code"])
+    message = str(record.get("message") or record.get("object") or code)
+    hint = str(record["hint"]) if record.get("hint") else None
+    if code in BROKEN:
+        return LaunchFailed(code, message, hint=hint, record=record, returncode=returncode)
+    # The object is stated in the message already when the launcher wrote one.
+    step = f"launcher step {record.get('step')}"
+    return Refused(code, message, hint=hint, reasons=(step,), missing=tuple(record.get("missing", ())),
+                   transient=bool(record.get("transient", False)))

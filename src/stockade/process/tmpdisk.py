@@ -1,0 +1,71 @@
+"""``--tmp disk``: a private directory in the state home as the box's /tmp.
+
+Owns: making and removing it. The maker holds a lock on it; what nobody holds was left by a
+crash and is removed at the next start. Fails closed: names are made by us, are unique, and are
+removed without following symbolic links.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+from stockade.ids import ulid
+
+if TYPE_CHECKING:
+    from stockade.process.prepare import Prepared
+
+PREFIX = "tmp-"
+_locks: dict[str, int] = {}
+
+
+def make(prepared: Prepared) -> str | None:
+    """Make the directory if the request asks for one; removes what crashes left behind."""
+    if prepared.compiled is None or not prepared.compiled.tmp_disk:
+        return None
+    base = os.path.realpath(prepared.resolved.state_home.run)
+    _collect(base)
+    path = os.path.join(base, PREFIX + ulid())
+    lock = os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    _locks[path] = lock
+    os.mkdir(path, 0o700)
+    return path
+
+
+def remove(path: str | None) -> None:
+    """Remove the directory and let go of its lock; None does nothing."""
+    if path is None:
+        return
+    lock = _locks.pop(path, None)
+    _remove(path)
+    if lock is not None:
+        os.close(lock)
+
+
+def _remove(path: str) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    try:
+        os.unlink(path + ".lock")
+    except FileNotFoundError:
+        return
+
+
+def _collect(base: str) -> None:
+    for name in os.listdir(base):
+        if not name.startswith(PREFIX) or not name.endswith(".lock"):
+            continue
+        lock_path = os.path.join(base, name)
+        try:
+            lock = os.open(lock_path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove(lock_path.removesuffix(".lock"))
+        except OSError:
+            continue  # its maker lives
+        finally:
+            os.close(lock)
