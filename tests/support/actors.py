@@ -259,6 +259,7 @@ class Actor:
     def _grants(self, tier: str, cwd: str | None, kwargs: dict[str, Any]) -> dict[str, Any]:
         """What every box of the suite needs: the probe readable, the workspace writable."""
         made: dict[str, Any] = {"tier": tier, "caller": "operator", "net": "none", "cwd": cwd or self.workspace, **kwargs}
+        made["cwd"] = made.pop("cwd_arg", made["cwd"])  # a cwd of the request that differs from the caller's own
         made["read"] = [str(self.stage.bin), *made.get("read", [])]
         return made
 

@@ -50,8 +50,8 @@ def make_stage() -> Stage:
     _copy_package(stage)
     for source in sorted(HOSTILE.iterdir()):
         _build(source, stage.bin)
-    shutil.copy(TESTS / "support" / "driver.py", stage.bin / "driver.py")
-    shutil.copy(TESTS / "support" / "host_agent.py", stage.bin / "host_agent.py")
+    for name in ("driver.py", "host_agent.py", "storm.py"):
+        shutil.copy(TESTS / "support" / name, stage.bin / name)
     subprocess.run(["chmod", "-R", "a+rX,go-w", str(stage.root)], check=True)
     return stage
 
