@@ -10,10 +10,10 @@ Read next: ``stockade.plan.compile`` (what becomes of ``wrap``), ``stockade.host
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from stockade.errors import CODES, Refused
+from stockade.frozen import dataclass, field
 from stockade.rules.promises import effective_tier, required
 from stockade.rules.tiers import Tier
 

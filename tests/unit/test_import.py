@@ -13,7 +13,7 @@ import stockade
 
 SRC = Path(stockade.__file__).parent.parent
 PROGRAM = f"""
-import json, sys, time
+import __future__, json, sys, time
 sys.path.insert(0, {str(SRC)!r})
 before, start = set(sys.modules), time.perf_counter()
 import stockade

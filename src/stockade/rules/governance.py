@@ -11,10 +11,10 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 from stockade.errors import ConfigError
+from stockade.frozen import dataclass, replace
 from stockade.rules import names, units
 from stockade.rules.files import Document, read_toml
 from stockade.rules.tiers import Tier, parse

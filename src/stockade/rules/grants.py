@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from stockade.errors import ConfigError
+from stockade.frozen import dataclass
 from stockade.paths import is_below
 from stockade.rules.layer import PathRef
 from stockade.rules.request import absolute

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+from stockade.frozen import dataclass, field
 from stockade.rules import names, units
 from stockade.rules.files import Document
 from stockade.rules.request import check_limits, check_net, check_on_persistence, check_variable

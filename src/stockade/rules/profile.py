@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from stockade.errors import ConfigError, nearest
+from stockade.frozen import dataclass
 from stockade.rules.files import Document, read_toml
 from stockade.rules.governance import SYSTEM_DIR
 from stockade.rules.layer import LAYER_KEYS, Layer, PathRef, parse_layer, path_ref

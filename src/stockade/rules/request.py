@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from stockade.errors import ConfigError, Refused, nearest
+from stockade.frozen import dataclass, field
 from stockade.rules import names, units
 
 # Options that belong to the process, not to the box: ``stockade.process.api`` owns them.

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from stockade.errors import Refused
+from stockade.frozen import dataclass
 from stockade.paths import is_below
 from stockade.rules.governance import Policy
 from stockade.rules.grants import Grant, Places, expand, named_grant, unique, without_hidden

@@ -8,8 +8,8 @@ Read next: ``stockade.rules.resolve``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
+from stockade.frozen import dataclass, field
 from stockade.paths import StateHome
 from stockade.rules.governance import Policy
 from stockade.rules.grants import Grant

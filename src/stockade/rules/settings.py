@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 
 from stockade.errors import ConfigError
+from stockade.frozen import dataclass, field
 from stockade.paths import StateHome, canonical, config_home, git_top, home_dir, homes, state_home
 from stockade.rules.files import Document, read_toml
 from stockade.rules.governance import SYSTEM_DIR, Policy, load_policy
@@ -57,10 +57,8 @@ class Settings:
         origins = {"tier": f"class {caller}", "net": f"class {caller}"}
         for file in reversed(self.files):  # system first, so that the user's file wins
             changed = file.rows.get(caller, {})
-            if "tier" in changed:
-                row = replace(row, tier=parse(changed["tier"]))
-            if "net" in changed:
-                row = replace(row, net=changed["net"])
+            row = ClassRow(tier=parse(changed["tier"]) if "tier" in changed else row.tier,
+                           net=changed.get("net", row.net), why=row.why, quarantine=row.quarantine)
             origins.update(dict.fromkeys(changed, f"{file.layer.origin} class {caller}"))
         return row, origins
 
