@@ -23,8 +23,9 @@ _PROJECT = frozenset({Caller.OPERATOR, Caller.AGENT, Caller.REPOSITORY, Caller.F
 # Never a write root, named or not: kernel interfaces.
 _KERNEL = ("/proc", "/sys", "/dev")
 # Never by default: a caller who happens to stand there (root, a cron job) did not ask to change it.
-_SYSTEM_TREES = ("/etc", "/usr", "/boot", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", *_KERNEL)
-_SHARED = frozenset({"/tmp", "/var/tmp", "/var", "/run", "/home", "/mnt", "/media", "/srv"})
+_SYSTEM_TREES = ("/etc", "/usr", "/boot", "/bin", "/sbin", "/lib", "/lib32", "/lib64", *_KERNEL)
+_SHARED = frozenset({"/tmp", "/var/tmp", "/var", "/run", "/home", "/mnt", "/media", "/srv", "/opt", "/usr/src"})
+_SOURCES = "/usr/src"  # where images by convention keep the application
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,27 +92,30 @@ def _no_project(request: Request, caller: str, places: Places, named: tuple[Gran
 
 def _scratch(request: Request, named: tuple[Grant, ...], why: str) -> Roots:
     note = (f"{why}: nothing there is granted and the command starts in an empty private directory "
-            "(start it in a project, or name one with --cwd DIR)")
+            "(start it in a project directory, or name one with --cwd DIR or --write DIR)")
     return Roots(write_roots=named, cwd=None, cwd_origin=why, notes=(note,))
 
 
 def _default_root(caller: str, cwd: str, places: Places) -> tuple[Grant | None, str]:
     """Return the default write root, or None and why there is none."""
     top = git_top(cwd)
-    if top is not None and str(top) != cwd and not _unfit(str(top), places):
+    if top is not None and not _unfit(str(top), places, project=True):
         return Grant(path=str(top), real=str(top), origin=f"class {caller}: git top level"), ""
     why = _unfit(cwd, places)
     if why:
         return None, why
-    word = "git top level" if top is not None and str(top) == cwd else "working directory"
-    return Grant(path=cwd, real=cwd, origin=f"class {caller}: {word}"), ""
+    return Grant(path=cwd, real=cwd, origin=f"class {caller}: working directory"), ""
 
 
-def _unfit(path: str, places: Places) -> str | None:
+def _unfit(path: str, places: Places, *, project: bool = False) -> str | None:
+    """Return why ``path`` is no default; ``project``: a repository, which may lie anywhere below."""
     # Dotfiles under git make the home a work tree; that must not make it a write root.
     why = places.too_wide(path)
     if why:
         return why
     if path in _SHARED:
         return "a directory that others share"
-    return "a directory of the system" if any(is_below(path, tree) for tree in _SYSTEM_TREES) else None
+    below = not project and not is_below(path, _SOURCES)
+    if any(path == tree or (below and is_below(path, tree)) for tree in _SYSTEM_TREES):
+        return "a directory of the system"
+    return None
