@@ -117,8 +117,8 @@ def _kept(host: HostFacts, tier: str, net: str) -> set[str]:
     compiled = compile_plan(resolve(request), host, _asked(Tier[tier]))
     launch = _exec.Launch(argv=compiled.argv, plan=compiled.canonical, cwd=compiled.cwd,
                           binds=tuple(sorted(compiled.binds.items())), timeout_ms=TIMEOUT_MS)
-    with _exec.Box(launch, stdin=_exec.subprocess.DEVNULL, stdout=_exec.subprocess.DEVNULL,
-                   stderr=_exec.subprocess.DEVNULL) as box:
+    with _exec.Box(launch, stdin=_exec.DEVNULL, stdout=_exec.DEVNULL,
+                   stderr=_exec.DEVNULL) as box:
         status = box.wait(timeout=TIMEOUT_MS / 1000 + 5)
         receipt = box.receipt
     if receipt is None or status != 0:

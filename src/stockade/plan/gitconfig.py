@@ -71,10 +71,10 @@ def parse(text: str) -> GitConfig:
             if not body or body[0] in "#;":
                 continue
         entry = _entry(body)
-        if entry is None or not section:
+        if entry is None:
             whole = False
             break
-        items.append((f"{section}.{entry[0]}", entry[1]))
+        items.append((f"{section}.{entry[0]}" if section else entry[0], entry[1]))
     return GitConfig(items=tuple(items), whole=whole)
 
 
@@ -108,7 +108,7 @@ def _section(body: str) -> tuple[str, str] | None:
             return None
         text, index = sub
         return (f"{name.lower()}.{text}", body[index + 1:]) if body[index:index + 1] == "]" else None
-    if body[index:index + 1] != "]" or not name:
+    if body[index:index + 1] != "]" or not name.replace("-", "a").replace(".", "a").isalnum():
         return None
     return name.lower(), body[index + 1:]
 

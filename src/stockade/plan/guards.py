@@ -23,6 +23,8 @@ from stockade.rules.load import Entry, load_list
 
 NESTED_ENTRIES = 4000
 NESTED_DEPTH = 4
+SECRET_ENTRIES = 4000
+SECRET_DEPTH = 4
 _SKIP = frozenset({".git", "node_modules", "target", "__pycache__"})
 
 
@@ -187,7 +189,7 @@ def _directories(root: str) -> list[tuple[str, list[str]]]:
 def _hard_links(guards: Guards, want: Want, hidden: tuple[Hidden, ...]) -> None:
     """Other names of credential and persistence files inside the write roots."""
     secret = [item.path for item in hidden if item.why != "hide"]
-    secret += [path for item in hidden if item.keep for path in _children(item.path)]
+    secret += _files_below([path for path in secret if os.path.isdir(path)])
     points = [path for entry in load_list("persistence") if entry.scope == "home"
               for home in want.homes for path in _matches(entry, home)]
     wanted = hardlinks.multiply_linked([*secret, *points])
@@ -210,11 +212,23 @@ def _hard_links(guards: Guards, want: Want, hidden: tuple[Hidden, ...]) -> None:
         guards.notes.append(f"not searched to the end for other names of {names}")
 
 
-def _children(path: str) -> list[str]:
-    try:
-        return [entry.path for entry in os.scandir(path)]
-    except OSError:
-        return []
+def _files_below(directories: list[str]) -> list[str]:
+    """Files inside hidden directories; breadth first, so that a browser profile cannot eat the budget."""
+    found: list[str] = []
+    level = directories
+    for _ in range(SECRET_DEPTH):
+        below: list[str] = []
+        for directory in level:
+            try:
+                entries = list(os.scandir(directory))
+            except OSError:
+                continue
+            for entry in entries:
+                (below if entry.is_dir(follow_symlinks=False) else found).append(entry.path)
+            if len(found) > SECRET_ENTRIES:
+                return found
+        level = below
+    return found
 
 
 def _workspace_secrets(guards: Guards, want: Want) -> None:

@@ -29,12 +29,59 @@ class Hidden:
     keep: tuple[str, ...] = ()
 
 
+class Walk:
+    """Finds names below a directory by listings, each read once.
+
+    The list has hundreds of names in a few directories; one listing answers for all of them. A
+    name whose parent is missing stands for its topmost missing ancestor: one name to hide, and
+    whatever appears there later is hidden as well.
+    """
+
+    __slots__ = ("_listings",)
+
+    def __init__(self) -> None:
+        self._listings: dict[str, dict[str, bool] | None] = {}
+
+    def listing(self, directory: str) -> dict[str, bool] | None:
+        """Return name -> is a symbolic link; None when it is no readable directory."""
+        if directory not in self._listings:
+            try:
+                with os.scandir(directory) as entries:
+                    self._listings[directory] = {entry.name: entry.is_symlink() for entry in entries}
+            except OSError:
+                self._listings[directory] = None
+        return self._listings[directory]
+
+    def find(self, directory: str, parts: list[str]) -> list[str]:
+        """Return canonical places of a relative name; a final link's target as well."""
+        names = self.listing(directory)
+        if names is None:
+            return []
+        first, rest = parts[0], parts[1:]
+        wanted = [name for name in names if fnmatch.fnmatchcase(name, first)] if glob.has_magic(first) else [first]
+        found: list[str] = []
+        for name in wanted:
+            path = f"{directory.rstrip('/')}/{name}"
+            if name not in names:
+                found.append(path)
+                continue
+            real = os.path.realpath(path) if names[name] else path
+            if rest:
+                found.extend(self.find(real, rest))
+            else:
+                found.append(path)
+                if real != path and os.path.lexists(real):
+                    found.append(real)
+        return found
+
+
 def collect(want: Want) -> tuple[Hidden, ...]:
     """Return what this request hides, outermost first, without what a grant names."""
     found: list[Hidden] = [Hidden(path=want.state_home, why="own state")]
     if want.guarded:
+        walk = Walk()
         for entry in load_list("credentials"):
-            found.extend(_of_entry(entry, want))
+            found.extend(_of_entry(entry, want, walk))
     found = [item for item in found if item.why == "own state" or not _granted(item, want)]
     # A caller's own --hide beats every grant, so it is added after the grants were heard.
     found.extend(Hidden(path=spelling, why="hide") for path in want.hide for spelling in spellings(path))
@@ -42,34 +89,23 @@ def collect(want: Want) -> tuple[Hidden, ...]:
     return _outermost(found)
 
 
-def _of_entry(entry: Entry, want: Want) -> list[Hidden]:
-    places: list[str] = []
-    for home in want.homes:
-        places.append(os.path.join(home, entry.path))
-        places.extend(os.path.join(home, example) for example in entry.examples)
+def _of_entry(entry: Entry, want: Want, walk: Walk) -> list[Hidden]:
+    names = [entry.path]
+    if glob.has_magic(entry.path):
+        names.extend(entry.examples)
+    found = [path for home in want.homes for name in names for path in walk.find(home, name.split("/"))]
     for variable in entry.env:
         for value in want.env.get(variable, "").split(":"):
             if value.startswith("/"):
-                places.append(os.path.join(value, entry.base) if entry.base else value)
+                place = os.path.join(value, entry.base) if entry.base else value
+                found.extend(spellings(place))
     want.witness.read_env(want.env, entry.env)
-    found: list[Hidden] = []
-    for place in places:
-        for path in _expand(place):
-            if not _is_home(path, want):
-                found.extend(Hidden(path=spelling, why=entry.id, keep=entry.keep)
-                             for spelling in spellings(path))
-    return found
-
-
-def _expand(place: str) -> list[str]:
-    if not glob.has_magic(place):
-        return [os.path.normpath(place)]
-    return sorted(glob.glob(place, include_hidden=True))
+    return [Hidden(path=path, why=entry.id, keep=entry.keep) for path in found if not _is_home(path, want)]
 
 
 def _is_home(path: str, want: Want) -> bool:
     """A variable that names the home itself must not make the whole home vanish."""
-    return any(is_below(home, path) for home in want.homes)
+    return any(home == path or home.startswith(path.rstrip("/") + "/") for home in want.homes)
 
 
 def spellings(path: str) -> list[str]:
@@ -86,10 +122,12 @@ def spellings(path: str) -> list[str]:
 
 def _granted(item: Hidden, want: Want) -> bool:
     """An explicit grant of exactly this name, or of something inside it, shows it."""
-    grants = (*want.read, *want.write, *want.sockets)
-    if any(is_below(grant, item.path) for grant in (*want.read, *want.write)):
-        return not item.keep or item.path in grants
-    return any(cache.path == item.path for cache in want.caches)
+    if any(cache.path == item.path for cache in want.caches):
+        return True
+    for grant in (*want.read, *want.write):
+        if grant == item.path or (not item.keep and grant.startswith(item.path + "/")):
+            return True
+    return False
 
 
 def _aliases(found: Iterable[Hidden], want: Want) -> list[Hidden]:
@@ -110,9 +148,7 @@ def _outermost(found: Iterable[Hidden]) -> tuple[Hidden, ...]:
     result: dict[str, Hidden] = {}
     for item in sorted(found, key=lambda h: (h.path.count("/"), h.path, bool(h.keep))):
         outer = _outer_of(item.path, result)
-        if outer is None:
-            result.setdefault(item.path, item)
-        elif outer.keep and kept_name(item.path[len(outer.path) + 1:].split("/")[0], outer.keep):
+        if outer is None or (outer.keep and kept_name(item.path[len(outer.path) + 1:].split("/")[0], outer.keep)):
             result.setdefault(item.path, item)
     return tuple(result.values())
 

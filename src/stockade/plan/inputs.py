@@ -96,7 +96,7 @@ def repositories_of(roots: Iterable[str]) -> tuple[gitfacts.Repository, ...]:
 
 def write_paths(resolved: Resolved, repositories: tuple[gitfacts.Repository, ...]) -> tuple[str, ...]:
     """Write roots, canonical, and the git directory of a linked work tree among them."""
-    found = [path for path in _existing(resolved.write_roots, "write root")]
+    found = list(_existing(resolved.write_roots, "write root"))
     for repo in repositories:
         if repo.dot_git is None or not below_any(repo.dot_git, found):
             continue

@@ -37,9 +37,7 @@ def _strict(want: Want, table: list[Row]) -> set[tuple[str, str]]:
     found: set[tuple[str, str]] = {("/", "list")}
     for row in table:
         kind, target = row["kind"], row["target"]
-        if kind in ("bind", "overlay", "cache"):
-            found.add((target, "read"))
-        elif kind == "tmpfs" and target != "/":
+        if kind in ("bind", "overlay", "cache") or (kind == "tmpfs" and target != "/"):
             found.add((target, "read"))
         elif kind == "file":
             found.add((_top(target), "read"))
@@ -60,7 +58,7 @@ def _writable(table: list[Row]) -> set[tuple[str, str]]:
     found: set[tuple[str, str]] = {("/dev", "device"), ("/dev/shm", "write"), ("/proc", "write")}
     for row in table:
         kind, target = row["kind"], row["target"]
-        if kind == "cache" or kind == "tmpfs" and target != "/" and "ro" not in row["attrs"]:
+        if kind == "cache" or (kind == "tmpfs" and target != "/" and "ro" not in row["attrs"]):
             found.add((target, "write"))
         elif kind == "bind" and target.startswith("/dev/"):
             continue

@@ -128,7 +128,7 @@ def _tmp(table: Table, want: Want, budget: int) -> None:
                             idmap=want.ids.shifted, owner=owner_of(want.state_home)))
     else:
         table.add(rows.tmpfs("/tmp", mode="1777", size_bytes=size))
-    if want.strict or os.path.isdir("/var/tmp") and not os.path.islink("/var/tmp"):
+    if want.strict or (os.path.isdir("/var/tmp") and not os.path.islink("/var/tmp")):
         table.add(rows.tmpfs("/var/tmp", mode="1777", size_bytes=budget // 16))
 
 

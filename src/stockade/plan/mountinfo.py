@@ -89,10 +89,10 @@ def _mount_of(mounts: tuple[Mount, ...], path: str) -> Mount | None:
     best: Mount | None = None
     for mount in mounts:
         point = mount.point.rstrip("/")
-        if path == point or path.startswith(point + "/"):
-            # ">=": of two mounts on one point the later line is the one on top.
-            if best is None or len(point) >= len(best.point.rstrip("/")):
-                best = mount
+        inside = path == point or path.startswith(point + "/")
+        # ">=": of two mounts on one point the later line is the one on top.
+        if inside and (best is None or len(point) >= len(best.point.rstrip("/"))):
+            best = mount
     return best
 
 

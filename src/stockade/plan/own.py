@@ -46,7 +46,7 @@ def inside_write_roots(want: Want) -> tuple[str, ...]:
     """Return our own paths strictly inside a write root: they are guarded read-only."""
     found: list[str] = []
     for path in protected(want):
-        if any(path != root and is_below(path, root) for root in want.write) and os.path.lexists(path):
-            if not any(is_below(path, seen) for seen in found):
-                found.append(path)
+        inside = any(path != root and is_below(path, root) for root in want.write)
+        if inside and os.path.lexists(path) and not any(is_below(path, seen) for seen in found):
+            found.append(path)
     return tuple(found)

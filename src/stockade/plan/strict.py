@@ -48,7 +48,7 @@ def _system(table: Table, want: Want) -> list[str]:
     """Rows of the operating system; returns the directories they show."""
     shown: list[str] = []
     for entry in load_list("system"):
-        if entry.generated or entry.scope == "net-host" and want.net != "host":
+        if entry.generated or (entry.scope == "net-host" and want.net != "host"):
             continue
         if entry.scope == "user" and want.ids.shifted:
             continue

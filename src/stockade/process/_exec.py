@@ -22,8 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stockade.errors import LaunchFailed
+from stockade.errors import EXIT_TIMED_OUT, LaunchFailed
 from stockade.process.receipt import Reader, Receipt, refusal
+
+AnyProcess = subprocess.Popen[Any]
+DEVNULL = subprocess.DEVNULL
 
 KILL_SIGNAL = 63  # to the supervisor: end the whole box with SIGKILL and write the end record
 
@@ -240,6 +243,8 @@ class Box(subprocess.Popen[Any]):
                 self.returncode = int(end["exit_code"])
             elif end.get("signal"):
                 self.returncode = -int(end["signal"])
+            elif end.get("outcome") == "timed_out":
+                self.returncode = EXIT_TIMED_OUT
             return self.returncode
         return status
 
@@ -263,7 +268,7 @@ class Box(subprocess.Popen[Any]):
             self._report = None
             os.close(fd)
         if getattr(self, "_child_created", False):
-            super().__del__(*args, **kwargs)  # type: ignore[misc]
+            super().__del__(*args, **kwargs)
 
 
 def unconfined(argv: Sequence[str], env: Mapping[str, str], **popen: Any) -> subprocess.Popen[Any]:

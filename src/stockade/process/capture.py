@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import selectors
-import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from subprocess import TimeoutExpired
 from typing import Any
+
+from stockade.process._exec import AnyProcess
 
 CHUNK = 1 << 16
 
@@ -28,7 +30,7 @@ class Output:
     truncated: frozenset[str] = frozenset()
 
 
-def communicate(process: subprocess.Popen[Any], options: Mapping[str, Any], grace_s: float) -> Output:
+def communicate(process: AnyProcess, options: Mapping[str, Any], grace_s: float) -> Output:
     """Run the process to its end.
 
     Args: options: ``input``, ``timeout`` (the supervisor's own limit; ``grace_s`` later we end
@@ -43,7 +45,7 @@ def communicate(process: subprocess.Popen[Any], options: Mapping[str, Any], grac
         left = None if deadline is None else deadline - time.monotonic()
         out, err = process.communicate(options.get("input"), timeout=left)
         return Output(stdout=out, stderr=err)
-    except subprocess.TimeoutExpired:
+    except TimeoutExpired:
         process.kill()
         out, err = process.communicate()
         return Output(stdout=out, stderr=err, timed_out=True)
@@ -54,7 +56,7 @@ def communicate(process: subprocess.Popen[Any], options: Mapping[str, Any], grac
         raise
 
 
-def _limited(process: subprocess.Popen[Any], data: Any, limit: int, deadline: float | None) -> Output:
+def _limited(process: AnyProcess, data: Any, limit: int, deadline: float | None) -> Output:
     kept: dict[str, bytearray] = {}
     cut: set[str] = set()
     pending = memoryview(_bytes(data, process)) if data is not None else memoryview(b"")
@@ -69,7 +71,7 @@ def _limited(process: subprocess.Popen[Any], data: Any, limit: int, deadline: fl
         while selector.get_map():
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
-                raise subprocess.TimeoutExpired(process.args, 0.0)
+                raise TimeoutExpired(process.args, 0.0)
             for key, _ in selector.select(left):
                 if key.data == "stdin":
                     pending = _feed(process, key.fd, pending, selector)
@@ -79,7 +81,7 @@ def _limited(process: subprocess.Popen[Any], data: Any, limit: int, deadline: fl
                   stderr=_shape(kept.get("stderr"), process.stderr), truncated=frozenset(cut))
 
 
-def _feed(process: subprocess.Popen[Any], fd: int, pending: memoryview,
+def _feed(process: AnyProcess, fd: int, pending: memoryview,
           selector: selectors.BaseSelector) -> memoryview:
     try:
         pending = pending[os.write(fd, pending[:CHUNK]):] if pending else pending
@@ -106,7 +108,7 @@ def _collect(fd: int, kept: bytearray, limit: int, name: str, cut: set[str]) -> 
     return bool(data)
 
 
-def _bytes(data: Any, process: subprocess.Popen[Any]) -> bytes:
+def _bytes(data: Any, process: AnyProcess) -> bytes:
     if isinstance(data, str):
         encoding = getattr(process.stdin, "encoding", None) or "utf-8"
         return data.encode(encoding, getattr(process.stdin, "errors", None) or "strict")

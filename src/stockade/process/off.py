@@ -7,7 +7,6 @@ decision of kind ``unconfined`` leads here. Read next: ``stockade.environment``.
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime

@@ -29,7 +29,9 @@ class Sandbox:
     Takes the box options of ``run``. Equal options make equal sandboxes.
     """
 
-    __slots__ = ("_options", "_hash")
+    __slots__ = ("_hash", "_options")
+    _options: tuple[tuple[str, Any], ...]
+    _hash: int
 
     def __init__(self, **options: Any) -> None:
         for name in options:
@@ -146,7 +148,7 @@ def _wider(name: str, value: Any) -> ConfigError:
 
 def _tier(old: Any, new: Any) -> str:
     wanted, present = check_tier(new), check_tier(old or "auto")
-    if wanted == "auto" or present != "auto" and Tier[wanted] < Tier[present]:
+    if wanted == "auto" or (present != "auto" and Tier[wanted] < Tier[present]):
         raise _wider("tier", new)
     return wanted
 

@@ -1,0 +1,34 @@
+"""Mount tables: submounts, escapes, and a second spelling of one directory."""
+
+from __future__ import annotations
+
+from stockade.plan import mountinfo
+
+TEXT = r"""
+20 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+21 20 0:20 / /home/u/My\040Disk rw - ext4 /dev/vdb rw
+22 21 0:21 / /home/u/My\040Disk/inner rw - tmpfs t rw
+23 20 254:0 /home/u/src /mnt/alias ro,nosuid - ext4 /dev/vda rw
+24 20 0:22 / /proc rw - proc proc rw
+broken line
+"""
+
+
+def test_escaped_names_are_undone_and_broken_lines_are_skipped() -> None:
+    points = [mount.point for mount in mountinfo.parse(TEXT)]
+    assert points == ["/", "/home/u/My Disk", "/home/u/My Disk/inner", "/mnt/alias", "/proc"]
+
+
+def test_only_the_top_most_submounts_are_given() -> None:
+    assert mountinfo.submounts(mountinfo.parse(TEXT), "/home/u") == ("/home/u/My Disk",)
+
+
+def test_a_bind_mount_gives_an_alias_of_what_lies_below_it() -> None:
+    mounts = mountinfo.parse(TEXT)
+    assert mountinfo.aliases(mounts, "/home/u/src/.env") == ("/mnt/alias/.env",)
+    assert mountinfo.aliases(mounts, "/home/u/other") == ()
+    assert mountinfo.aliases(mounts, "/mnt/alias/x") == ("/home/u/src/x",)
+
+
+def test_the_table_of_this_process_has_a_root() -> None:
+    assert any(mount.point == "/" for mount in mountinfo.read())
