@@ -5,15 +5,16 @@
 //! holds a socket at start is therefore shown through an empty overlay; a socket
 //! whose directory must stay as it is gets an inert file on top.
 
+use std::collections::BTreeSet;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::plan::{depth, Attr, Kind, Plan, Row};
 use crate::report::Refusal;
 use crate::sockets;
 
 /// Adds rows for the sockets that are reachable by the plan as it stands.
-pub fn add_rows(plan: &mut Plan) -> Result<(), Refusal> {
+pub fn add_rows(plan: &mut Plan, cwd: &str) -> Result<(), Refusal> {
     if !plan.cover_sockets {
         return Ok(());
     }
@@ -22,11 +23,17 @@ pub fn add_rows(plan: &mut Plan) -> Result<(), Refusal> {
     if paths.is_empty() {
         return Ok(());
     }
-    let needed: Vec<_> = plan.mounts.iter().map(|row| row.target().into()).collect();
+    let needed: Vec<PathBuf> = (plan.mounts.iter().map(Row::target))
+        .chain(plan.guards.iter().map(|guard| guard.path.as_str()))
+        .chain(plan.executable.as_deref())
+        .chain([cwd])
+        .map(PathBuf::from)
+        .collect();
     let cover = sockets::dirs_to_cover(&paths, |path| visible(plan, path), &needed);
-    let dirs = cover.dirs.iter().filter_map(|dir| overlay(dir.to_str()?));
-    let files = cover.files.iter().filter_map(|file| inert(file.to_str()?));
-    let rows: Vec<Row> = dirs.chain(files).collect();
+    let dirs: BTreeSet<&str> = cover.dirs.iter().filter_map(|dir| nameable(dir)).collect();
+    let files = cover.files.iter().map(|file| file.to_str().ok_or_else(|| unnameable(file)));
+    let rows = dirs.into_iter().map(|dir| Ok(overlay(dir))).chain(files.map(|file| file.map(inert)));
+    let rows: Vec<Row> = rows.collect::<Result<_, Refusal>>()?;
     plan.mounts.extend(rows);
     plan.mounts.sort_by_key(|row| (matches!(row, Row::Seal { .. }), depth(row.target())));
     Ok(())
@@ -42,13 +49,22 @@ fn visible(plan: &Plan, path: &Path) -> bool {
     }
 }
 
-fn overlay(dir: &str) -> Option<Row> {
-    let here = dir.to_string();
-    Some(Row::Overlay { source: here.clone(), target: here, hide: vec![], dirs: vec![], idmap: false, create: false })
+/// Rows name paths as text; a directory whose name is none is covered with the parent.
+fn nameable(dir: &Path) -> Option<&str> {
+    dir.ancestors().find_map(Path::to_str).filter(|dir| *dir != "/")
 }
 
-fn inert(file: &str) -> Option<Row> {
-    Some(Row::Bind {
+fn unnameable(file: &Path) -> Refusal {
+    Refusal::new("mount_denied", format!("cover of {}", file.display())).detail("the name is no UTF-8")
+}
+
+fn overlay(dir: &str) -> Row {
+    let here = dir.to_string();
+    Row::Overlay { source: here.clone(), target: here, hide: vec![], dirs: vec![], idmap: false, create: false }
+}
+
+fn inert(file: &str) -> Row {
+    Row::Bind {
         source: "/dev/null".to_string(),
         target: file.to_string(),
         attrs: vec![Attr::Ro],
@@ -57,5 +73,5 @@ fn inert(file: &str) -> Option<Row> {
         optional: false,
         idmap: false,
         create: false,
-    })
+    }
 }

@@ -31,6 +31,7 @@ pub struct Launch<'a> {
     pub control: OwnedFd,
     /// Closes when the command has started, or carries one refusal.
     pub errors: Option<OwnedFd>,
+    pub wall_ms: Option<u64>,
     pub ids: (u32, u32),
 }
 
@@ -177,8 +178,16 @@ fn start(launch: &mut Launch, guards: Vec<Placed>, wipe: &impl Fn()) -> Result<W
     sys::prctl(libc::PR_SET_NAME, c"stockade-init".as_ptr() as u64).map_err(|e| Refusal::new("fork_failed", "P1").io(&e))?;
     caps::drop_all()?;
     seccomp::install("init").map_err(|e| Refusal::new("seccomp_denied", "init").io(&e))?;
-    let memory = launch.plan.limits.memory_bytes;
-    Ok(Watch::new(pid, launch.control.as_raw_fd(), signals, mounts, guards, memory))
+    Ok(Watch {
+        command: pid,
+        control,
+        signals,
+        mounts,
+        guards,
+        lost: vec![],
+        memory_bytes: launch.plan.limits.memory_bytes,
+        deadline: Watch::deadline(launch.wall_ms),
+    })
 }
 
 /// Values of the command's environment do not stay in P1's memory.

@@ -133,6 +133,7 @@ struct Session {
     start: Start,
     evaluation: Evaluation,
     mechanisms: Vec<String>,
+    home: &'static str,
     began: Instant,
 }
 
@@ -147,9 +148,10 @@ impl Session {
         check_words(&loaded.plan)?;
         let (evaluation, mechanisms) = evaluate(&loaded.plan)?;
         let env = environment(&loaded.plan, args, block)?;
-        cover::add_rows(&mut loaded.plan)?;
+        let home = facts::home(&loaded.plan);
         let cwd = args.cwd.clone().unwrap_or_else(|| loaded.plan.cwd.clone());
-        Ok(Session { loaded, env, cwd, start, evaluation, mechanisms, began })
+        cover::add_rows(&mut loaded.plan, &cwd)?;
+        Ok(Session { loaded, env, cwd, start, evaluation, mechanisms, home, began })
     }
 
     fn start(mut self, out: &Out, args: &Args, block: &Block) -> Result<i32, Refusal> {
@@ -163,7 +165,7 @@ impl Session {
         let prepared = userns::prepare(&self.loaded.plan)?;
         let mut terminal = Terminal::open();
         let env = std::mem::take(&mut self.env.env);
-        let spawn = Spawn { inner, errors_in, prepared, argv: &argv, env, box_json: &box_json };
+        let spawn = Spawn { inner, errors_in, prepared, argv: &argv, env, box_json: &box_json, wall_ms: wall_ms(&self.loaded.plan, args) };
         let init = self.fork(spawn, terminal.to_hand_over(), block)?;
         let mut supervisor = Supervisor {
             init,
@@ -179,6 +181,7 @@ impl Session {
             inside: Inside::default(),
             command: 0,
             status: None,
+            stop_asked: false,
             ended: None,
             lost: vec![],
             degraded: vec![],
@@ -219,6 +222,7 @@ impl Session {
             start: self.start.clone(),
             control: spawn.inner,
             errors: Some(spawn.errors_in),
+            wall_ms: spawn.wall_ms,
             ids,
         };
         init::run(launch, || block.wipe())
@@ -235,8 +239,7 @@ impl Session {
         }
         let before = persist::snapshot(&plan.persistence).map_err(|e| Refusal::new("source_denied", "write root").io(&e))?;
         order(box_, &control::Order::Start)?;
-        let wall = [args.timeout_ms, plan.limits.wall_ms].into_iter().flatten().min();
-        box_.deadline = wall.map(|ms| Instant::now() + Duration::from_millis(ms));
+        box_.deadline = wall_ms(plan, args).map(|ms| Instant::now() + Duration::from_millis(ms));
         loop {
             match box_.next() {
                 Step::Started => self.record_launch(box_, out, args)?,
@@ -287,7 +290,7 @@ impl Session {
             kept: self.evaluation.kept,
             of: self.evaluation.of,
             mechanisms: self.mechanisms.clone(),
-            home: facts::home(plan),
+            home: self.home,
             net: if plan.net == plan::Net::None { "none" } else { "host" }.to_string(),
             env_kept: self.env.kept.clone(),
             env_dropped: self.env.dropped.clone(),
@@ -350,6 +353,12 @@ struct Spawn<'a> {
     argv: &'a [CString],
     env: Vec<CString>,
     box_json: &'a str,
+    wall_ms: Option<u64>,
+}
+
+/// The shorter of the plan's wall limit and the caller's.
+fn wall_ms(plan: &Plan, args: &Args) -> Option<u64> {
+    [args.timeout_ms, plan.limits.wall_ms].into_iter().flatten().min()
 }
 
 fn pipe() -> std::io::Result<(OwnedFd, OwnedFd)> {

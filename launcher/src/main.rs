@@ -5,7 +5,7 @@
 //! everything that decides is Python. Without std's start-up code: it would set
 //! SIGPIPE to ignored before we could see how the caller left it.
 
-#![no_main]
+#![cfg_attr(not(test), no_main)]
 
 mod args;
 #[cfg(test)]

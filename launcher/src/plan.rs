@@ -42,10 +42,12 @@ pub struct Plan {
     pub cover_sockets: bool,
     pub env: EnvPolicy,
     pub fds: Vec<RawFd>,
+    #[serde(deserialize_with = "required")]
     pub landlock: Option<Landlock>,
     pub limits: Limits,
     pub seccomp: Seccomp,
     pub cwd: String,
+    #[serde(deserialize_with = "required")]
     pub executable: Option<String>,
     pub hostname: String,
     pub persistence: Vec<Persistence>,
@@ -133,7 +135,7 @@ pub enum Row {
     },
     Tmpfs { target: String, mode: String, size_bytes: u64, attrs: Vec<Attr>, create: bool },
     Overlay { source: String, target: String, hide: Vec<String>, dirs: Vec<String>, idmap: bool, create: bool },
-    Cache { source: Option<String>, upper: String, work: String, target: String, idmap: bool, create: bool },
+    Cache { #[serde(deserialize_with = "required")] source: Option<String>, upper: String, work: String, target: String, idmap: bool, create: bool },
     Dir { target: String, mode: String },
     Symlink { target: String, to: String },
     File { target: String, mode: String, content: String },
@@ -206,11 +208,17 @@ pub enum Access {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
+    #[serde(deserialize_with = "required")]
     pub processes: Option<u64>,
+    #[serde(deserialize_with = "required")]
     pub files: Option<u64>,
+    #[serde(deserialize_with = "required")]
     pub cpu_time_s: Option<u64>,
+    #[serde(deserialize_with = "required")]
     pub memory_bytes: Option<u64>,
+    #[serde(deserialize_with = "required")]
     pub address_space_bytes: Option<u64>,
+    #[serde(deserialize_with = "required")]
     pub wall_ms: Option<u64>,
 }
 
@@ -235,8 +243,15 @@ pub struct PlanPromise {
     pub tiers: Vec<String>,
     pub ns: bool,
     pub needs: Vec<Vec<String>>,
+    #[serde(deserialize_with = "required")]
     pub state: Option<String>,
+    #[serde(deserialize_with = "required")]
     pub reason: Option<String>,
+}
+
+/// A field that may be null must still be there: absence is another plan version.
+fn required<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    Option::deserialize(from)
 }
 
 /// A plan that was read, hashed and checked, and the digest that names it.

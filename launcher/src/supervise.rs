@@ -35,6 +35,8 @@ pub struct Supervisor<'a> {
     pub inside: Inside,
     pub command: libc::pid_t,
     pub status: Option<i32>,
+    /// A terminal stop came to P0 from outside and was passed on.
+    pub stop_asked: bool,
     /// Why the box was ended from here, if it was.
     pub ended: Option<Outcome>,
     pub lost: Vec<String>,
@@ -181,11 +183,18 @@ impl Supervisor<'_> {
     }
 
     /// The command stopped: give it the terminal if that is what it wants, else
-    /// stop as it did, and go on together.
+    /// stop as it did, and go on together. A stop that is none of the terminal's
+    /// doing (`kill -STOP 0` inside) is the box's own affair: the supervisor,
+    /// its clock and the caller's pipeline go on.
     fn stopped(&mut self, signal: i32) {
         let asks = matches!(signal, libc::SIGTTIN | libc::SIGTTOU);
         if asks && !self.terminal.handed && self.terminal.hand_over(self.command) {
             return self.signal(libc::SIGCONT, true);
+        }
+        let from_terminal = asks || signal == libc::SIGTSTP;
+        let asked = std::mem::take(&mut self.stop_asked);
+        if !from_terminal || !(asked || self.terminal.is_job()) {
+            return;
         }
         let theirs = self.terminal.take_back();
         stop_self(signal);
@@ -224,8 +233,9 @@ impl Supervisor<'_> {
 
     /// The terminal signals its foreground group itself; while that is the box's
     /// group, only signals that a process sent are passed on (sigaction(2), si_code <= 0).
-    fn forward(&self, number: i32, code: i32) {
+    fn forward(&mut self, number: i32, code: i32) {
         let sent = code <= 0;
+        self.stop_asked |= matches!(number, libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU);
         // SIGCONT has done its work on us; the box is continued where we stopped with it.
         if (self.terminal.handed && !sent) || (number == libc::SIGCONT && !sent) {
             return;

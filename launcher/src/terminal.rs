@@ -34,9 +34,15 @@ impl Terminal {
     /// The terminal for the command to take at its start, if it should.
     pub fn to_hand_over(&mut self) -> Option<&OwnedFd> {
         // SAFETY: no pointers.
-        let job = unsafe { libc::getpid() == self.group && libc::isatty(libc::STDOUT_FILENO) == 1 };
-        self.handed = job && self.in_foreground();
+        let writes_to_it = unsafe { libc::isatty(libc::STDOUT_FILENO) == 1 };
+        self.handed = self.is_job() && writes_to_it && self.in_foreground();
         self.tty.as_ref().filter(|_| self.handed)
+    }
+
+    /// True when a shell with job control made us the leader of a job on a terminal.
+    pub fn is_job(&self) -> bool {
+        // SAFETY: no failure.
+        self.tty.is_some() && unsafe { libc::getpid() } == self.group
     }
 
     /// True when our own group holds the terminal.

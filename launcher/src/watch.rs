@@ -7,6 +7,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 
 use crate::control::{self, Event, Order};
 use crate::steps::guards::Placed;
@@ -15,27 +16,24 @@ use crate::sys;
 /// How often the tree's memory is added up, where a limit was asked for.
 const SAMPLE_MS: i32 = 100;
 
+/// P0 keeps the wall clock. P1 stands in for a P0 that is stopped (Ctrl-Z), this much later.
+const GRACE: Duration = Duration::from_secs(1);
+
 pub struct Watch {
-    command: libc::pid_t,
-    control: RawFd,
-    signals: OwnedFd,
-    mounts: File,
-    guards: Vec<Placed>,
+    pub command: libc::pid_t,
+    pub control: RawFd,
+    pub signals: OwnedFd,
+    pub mounts: File,
+    pub guards: Vec<Placed>,
     /// Guards that P0 was told about and has not put back yet.
-    lost: Vec<usize>,
-    memory_bytes: Option<u64>,
+    pub lost: Vec<usize>,
+    pub memory_bytes: Option<u64>,
+    pub deadline: Option<Instant>,
 }
 
 impl Watch {
-    pub fn new(
-        command: libc::pid_t,
-        control: RawFd,
-        signals: OwnedFd,
-        mounts: File,
-        guards: Vec<Placed>,
-        memory_bytes: Option<u64>,
-    ) -> Watch {
-        Watch { command, control, signals, mounts, guards, lost: vec![], memory_bytes }
+    pub fn deadline(wall_ms: Option<u64>) -> Option<Instant> {
+        wall_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms) + GRACE))
     }
 
     /// Until the command has ended; the exit code of P1.
@@ -54,6 +52,9 @@ impl Watch {
             if ready[2] != 0 {
                 self.check_guards();
             }
+            if self.deadline.is_some_and(|at| Instant::now() >= at) {
+                return 124;
+            }
             if self.over_memory() {
                 self.tell(&Event::MemoryLimit);
                 return 0;
@@ -67,7 +68,9 @@ impl Watch {
         let poll = |fd, events| libc::pollfd { fd, events, revents: 0 };
         let mut fds =
             [poll(self.signals.as_raw_fd(), libc::POLLIN), poll(self.control, libc::POLLIN), poll(watched, libc::POLLPRI)];
-        let timeout = if self.memory_bytes.is_some() { SAMPLE_MS } else { -1 };
+        let left = self.deadline.map(|at| at.saturating_duration_since(Instant::now()).as_millis().min(1 << 30) as i32 + 1);
+        let sample = self.memory_bytes.map(|_| SAMPLE_MS);
+        let timeout = [left, sample].into_iter().flatten().min().unwrap_or(-1);
         // SAFETY: the array lives through the call.
         unsafe { libc::poll(fds.as_mut_ptr(), 3, timeout) };
         fds.map(|fd| fd.revents)
