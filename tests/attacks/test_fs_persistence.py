@@ -35,9 +35,21 @@ def _ready(actor: Actor, root: str, scope: str) -> list[str]:
             path = f"{path}/sample"
             target = actor.host(path)
         if not target.exists():
-            actor.put(path, "# before\n", 0o644)
+            actor.put(path, _content(root, point), 0o644)
         made.append(path)
     return made
+
+
+def _content(root: str, point: str) -> str:
+    """Git reads some of these: what they say has to be true of the repository."""
+    name = point.rsplit("/", 1)[-1]
+    if name == "commondir":
+        return "../..\n" if "/worktrees/" in point else ".\n"
+    if name == "gitdir":
+        return f"{root}/.git\n"
+    if name in ("config", "config.worktree"):
+        return "[core]\n\trepositoryformatversion = 0\n"
+    return "{}\n" if name.endswith(".json") else "# before\n"
 
 
 def _attacks(paths: list[str], workspace: str) -> list[Op]:

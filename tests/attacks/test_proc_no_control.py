@@ -48,7 +48,7 @@ def test_signals_to_everybody_reach_nobody_outside(actor: Actor, tier: str) -> N
 def test_the_init_of_the_box_cannot_be_read_traced_or_written(actor: Actor, tier: str) -> None:
     ops = [op("list" if name in ("fd", "fdinfo") else "readlink" if name in ("exe", "root", "cwd") else "read", path=f"/proc/1/{name}") for name in INIT]
     ops += [op("list", "through root", path="/proc/1/root/"), op("write_open", path="/proc/1/mem"), op("ptrace_seize", pid=1), op("vm_read", pid=1),
-            op("prlimit", pid=1), op("write_open", path="/proc/1/oom_score_adj"), op("write_open", "clear refs", path="/proc/1/clear_refs")]
+            op("write_open", path="/proc/1/oom_score_adj"), op("write_open", "clear refs", path="/proc/1/clear_refs")]
     run = actor.box(ops, tier=tier)
     # Opening is enough for environ and mem; an empty content would be no proof.
     failed_with(run.answers, {"EACCES", "EPERM", "ENOENT"}, but={"read /proc/1/environ"})
@@ -57,6 +57,18 @@ def test_the_init_of_the_box_cannot_be_read_traced_or_written(actor: Actor, tier
     # The twin: the same looks at a process of the box's own work.
     own = actor.box([op("read", path="/proc/self/maps"), op("proc_environ", path="/proc/self/environ"), op("readlink", path="/proc/self/exe")], tier=tier)
     worked(own.answers)
+
+
+@requirement("proc.no_control")
+@at_tiers("proc.no_control")
+def test_the_init_of_the_box_cannot_be_reprioritised_or_limited(actor: Actor, tier: str) -> None:
+    """Init watches the guards: a box that makes it idle, or limits it, wins time against it."""
+    ops = [op(kind, f"{kind} {pid}", pid=pid) for pid in (1, 0) for kind in ("prlimit", "setpriority", "sched_setaffinity", "sched_idle")]
+    ops += [op("nice_all", "by user", which=2), op("nice_all", "by group", which=1, who=1)]
+    run = actor.box(ops, tier=tier)
+    own = {name for name in run.answers if name.endswith(" 0")}
+    failed_with(run.answers, {"EPERM", "EACCES", "ESRCH"}, but=own)
+    worked({name: run.answers[name] for name in own})
 
 
 @requirement("proc.no_control", "C.init_is_out_of_reach")

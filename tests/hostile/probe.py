@@ -223,6 +223,15 @@ def setpriority(op):
     return before
 
 
+def nice_all(op):
+    """Lower every process of the user, or of a group, init among them."""
+    os.setpriority(op["which"], op.get("who", 0), 19)
+
+
+def sched_idle(op):
+    os.sched_setscheduler(op["pid"], os.SCHED_IDLE, os.sched_param(0))
+
+
 def sched_setaffinity(op):
     os.sched_setaffinity(op["pid"], os.sched_getaffinity(op["pid"]))
 

@@ -15,7 +15,8 @@ from support.terminal import Terminal
 
 TIERS = ("standard", "strict")
 COUNT = "import signal, time, os\nn = [0]\nsignal.signal(2, lambda *a: n.__setitem__(0, n[0] + 1))\nprint('ready', flush=True)\nt = time.time() + 20\nwhile not n[0] and time.time() < t: time.sleep(0.01)\ntime.sleep(0.3)\nprint('count', n[0], '.', flush=True)"
-SIZE = "import os, signal\nsignal.signal(28, lambda *a: print('size', *os.get_terminal_size(0), '.', flush=True))\nprint('ready', flush=True)\nsignal.pause()"
+SIZE = ("import os, signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [28])\nsignal.signal(28, lambda *a: None)\nprint('ready', flush=True)\n"
+        "signal.sigwait([28])\nprint('size', *os.get_terminal_size(0), '.', flush=True)")
 
 
 @requirement("C.terminal_as_without")
@@ -93,7 +94,11 @@ def test_an_inner_interactive_shell_has_job_control(actor: Actor, tier: str) -> 
         terminal.type(b"\x1a")
         terminal.read_until("Stopped")
         terminal.read_until("inner> ")
-        terminal.type(b"kill %1; exit 3\n")
+        terminal.type(b"fg\n")
+        wait_until(lambda: b"sleep" in _foreground_command(terminal), "sleep runs in the foreground again")
+        terminal.type(b"\x03")
+        terminal.read_until("inner> ")
+        terminal.type(b"exit 3\n")
         assert terminal.wait() == 3
 
 

@@ -14,9 +14,9 @@ Op = dict[str, Any]
 Answers = dict[str, dict[str, Any]]
 
 
-def op(kind: str, name: str | None = None, **fields: Any) -> Op:
-    """One operation for ``hostile/probe.py``; named by its kind and path unless told."""
-    return {"op": kind, "id": name or f"{kind} {fields.get('path', fields.get('pid', ''))}".strip(), **fields}
+def op(kind: str, label: str | None = None, /, **fields: Any) -> Op:
+    """One operation for ``hostile/probe.py``; labelled by its kind and path unless told."""
+    return {"op": kind, "id": label or f"{kind} {fields.get('path', fields.get('pid', ''))}".strip(), **fields}
 
 
 def parse_answers(stdout: bytes | str, stderr: bytes | str) -> Answers:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
 import sys
 
 
@@ -77,6 +78,12 @@ def _plan_of(made):
         return json.load(handle)
 
 
+def like_a_shell():
+    """Python ignores SIGPIPE and SIGXFSZ; a shell that starts a launch line does not."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+
+
 def become(job):
     """Replace this process by the launcher: no Python stays between the test and the box."""
     made = wrapped(job)
@@ -84,6 +91,7 @@ def become(job):
     if "report_fd" in job:
         os.set_inheritable(job["report_fd"], True)
         argv[argv.index("--"):argv.index("--")] = ["--report-fd", str(job["report_fd"])]
+    like_a_shell()
     os.execve(argv[0], argv, dict(made.env))
 
 
@@ -101,6 +109,7 @@ def raw(job):
     if "env_size" in job:
         os.environ.update({f"FILL_{n}": "x" * 64 for n in range(job["env_size"])})
     argv = [*head, "--", *job["argv"]]
+    like_a_shell()
     os.execv(argv[0], argv)
 
 

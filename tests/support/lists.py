@@ -15,12 +15,12 @@ SOCKET_VARIABLE = "SSH_AUTH_SOCK"
 
 def variable_names(list_name: str) -> list[str]:
     """One variable for each pattern of a list of environment names."""
-    names = []
+    names: list[str] = []
     for entry in load_list(list_name):
-        patterns = [entry.pattern] if entry.pattern else list(entry.env or entry.examples)
-        if not patterns:
+        concrete_names = [*entry.examples, *([concrete(entry.pattern)] if entry.pattern else []), *map(concrete, entry.env)]
+        if not concrete_names:
             raise ValueError(f"{list_name}: entry without a name: {entry}")
-        names += [concrete(pattern) for pattern in patterns]
+        names += concrete_names
     return sorted(set(names))
 
 
@@ -34,7 +34,7 @@ def token_samples() -> dict[str, str]:
     found = {}
     for entry in load_list("token-shapes"):
         letter = next(c for c in "aA0b1" if _in_charset(c, entry.charset))
-        found[entry.name] = f"prefix={entry.prefix}{letter * (entry.min_len + 2)}"
+        found[entry.id] = f"prefix={entry.prefix}{letter * (entry.min_len + 2)}"
     return found
 
 
@@ -64,10 +64,10 @@ def entry_paths(entry: Entry) -> list[str]:
     """Concrete relative paths of one entry: its examples, else its path with stars filled in."""
     if entry.examples:
         return list(entry.examples)
-    named = [*([entry.path] if entry.path else []), *entry.paths]
-    made = [path.replace("**", "sample/deep").replace("*", "sample") for path in named]
-    if not made:
+    named = [*([entry.path] if entry.path else []), *([entry.pattern] if entry.pattern else []), *entry.paths]
+    if not named:
         raise ValueError(f"entry without a path or example: {entry}")
+    made = [path.replace("**", "sample/deep").replace("*", "sample") for path in named]
     return [f"{path}/sample" if entry.kind == "dir" else path for path in made]
 
 
