@@ -52,7 +52,7 @@ pub fn parse(words: &[&CStr]) -> Result<Args, Refusal> {
     check(args)
 }
 
-fn text<'a>(word: &'a CStr) -> Result<&'a str, Refusal> {
+fn text(word: &CStr) -> Result<&str, Refusal> {
     word.to_str().map_err(|_| usage(&word.to_string_lossy(), "got bytes that are no UTF-8"))
 }
 

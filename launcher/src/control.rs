@@ -139,9 +139,8 @@ pub fn send_listener(fd: RawFd, listener: RawFd) -> io::Result<()> {
 /// namespace (kernel: scm_check_creds), so before P1 drops its capabilities.
 pub fn send_forked(fd: RawFd, pid: libc::pid_t) -> io::Result<()> {
     // SAFETY: get*id have no failure; ucred is plain data.
-    let (creds, size) = unsafe {
-        (libc::ucred { pid, uid: libc::getuid(), gid: libc::getgid() }, std::mem::size_of::<libc::ucred>())
-    };
+    let (creds, size) =
+        unsafe { (libc::ucred { pid, uid: libc::getuid(), gid: libc::getgid() }, std::mem::size_of::<libc::ucred>()) };
     // SAFETY: the slice covers exactly the plain data of `creds`, which outlives it.
     let bytes = unsafe { std::slice::from_raw_parts(std::ptr::addr_of!(creds).cast::<u8>(), size) };
     send(fd, &Event::Forked.bytes(), Some((libc::SCM_CREDENTIALS, bytes)))
@@ -214,7 +213,8 @@ pub fn receive_order(fd: RawFd, wait: bool) -> io::Result<Option<Order>> {
     let mut bytes = [0u8; 16];
     let flags = if wait { 0 } else { libc::MSG_DONTWAIT };
     // SAFETY: the buffer outlives the call.
-    let size = crate::sys::check(unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), flags) } as i64)? as usize;
+    let size =
+        crate::sys::check(unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), flags) } as i64)? as usize;
     if size == 0 {
         return Ok(None);
     }
@@ -227,7 +227,14 @@ mod tests {
 
     #[test]
     fn every_message_survives_the_way() {
-        for event in [Event::Listening, Event::Stopped(20), Event::Continued, Event::Ended(9), Event::GuardLost(7), Event::MemoryLimit] {
+        for event in [
+            Event::Listening,
+            Event::Stopped(20),
+            Event::Continued,
+            Event::Ended(9),
+            Event::GuardLost(7),
+            Event::MemoryLimit,
+        ] {
             assert_eq!(Event::parse(&event.bytes()).unwrap(), event);
         }
         for order in [Order::Build, Order::Start, Order::Signal { number: 15, group: true }, Order::Restored(3)] {

@@ -60,7 +60,15 @@ fn unnameable(file: &Path) -> Refusal {
 
 fn overlay(dir: &str) -> Row {
     let here = dir.to_string();
-    Row::Overlay { source: here.clone(), target: here, hide: vec![], dirs: vec![], idmap: false, create: false }
+    Row::Overlay {
+        source: here.clone(),
+        target: here,
+        hide: vec![],
+        dirs: vec![],
+        idmap: false,
+        create: false,
+        owner: None,
+    }
 }
 
 fn inert(file: &str) -> Row {
@@ -73,5 +81,6 @@ fn inert(file: &str) -> Row {
         optional: false,
         idmap: false,
         create: false,
+        owner: None,
     }
 }

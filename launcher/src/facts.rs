@@ -9,9 +9,25 @@ use crate::promises::FactSet;
 
 /// Steps that every plan of the `namespaces` backend goes through.
 const ALWAYS: [&str; 19] = [
-    "userns", "mntns", "pidns", "ipcns", "utsns", "cgroupns", "mounts", "guards", "init_protected", "fds_closed",
-    "env_filtered", "no_new_privs", "keyring", "caps_empty", "bounding_empty", "rlimits", "seccomp",
-    "terminal_filter", "supervised",
+    "userns",
+    "mntns",
+    "pidns",
+    "ipcns",
+    "utsns",
+    "cgroupns",
+    "mounts",
+    "guards",
+    "init_protected",
+    "fds_closed",
+    "env_filtered",
+    "no_new_privs",
+    "keyring",
+    "caps_empty",
+    "bounding_empty",
+    "rlimits",
+    "seccomp",
+    "terminal_filter",
+    "supervised",
 ];
 
 pub fn of(plan: &Plan) -> FactSet {

@@ -162,7 +162,8 @@ fn start(launch: &mut Launch, guards: Vec<Placed>, wipe: &impl Fn()) -> Result<W
     caps::empty_bounding_set()?;
     caps::no_new_privs()?;
     let signals = sys::signal_fd().map_err(|e| Refusal::new("fork_failed", "signalfd").io(&e))?;
-    let mounts = std::fs::File::open("/proc/self/mountinfo").map_err(|e| Refusal::new("proc_denied", "mountinfo").io(&e))?;
+    let mounts =
+        std::fs::File::open("/proc/self/mountinfo").map_err(|e| Refusal::new("proc_denied", "mountinfo").io(&e))?;
     // SAFETY: the net thread has ended; P1 is single-threaded.
     let pid = unsafe { sys::fork_into(0) }.map_err(|e| Refusal::new("fork_failed", "command").io(&e))?;
     if pid == 0 {
@@ -175,7 +176,8 @@ fn start(launch: &mut Launch, guards: Vec<Placed>, wipe: &impl Fn()) -> Result<W
     control::send_forked(control, pid).map_err(|_| gone())?;
     wipe();
     launch.env.iter_mut().for_each(forget);
-    sys::prctl(libc::PR_SET_NAME, c"stockade-init".as_ptr() as u64).map_err(|e| Refusal::new("fork_failed", "P1").io(&e))?;
+    sys::prctl(libc::PR_SET_NAME, c"stockade-init".as_ptr() as u64)
+        .map_err(|e| Refusal::new("fork_failed", "P1").io(&e))?;
     caps::drop_all()?;
     seccomp::install("init").map_err(|e| Refusal::new("seccomp_denied", "init").io(&e))?;
     Ok(Watch {
@@ -222,7 +224,8 @@ fn prepare_command(launch: &Launch) -> Result<Vec<CString>, Refusal> {
     limits::apply(&plan.limits)?;
     exec::change_dir(launch.cwd)?;
     launch.start.restore();
-    seccomp::install(&plan.seccomp.filter).map_err(|e| Refusal::new("seccomp_denied", plan.seccomp.filter.as_str()).io(&e))?;
+    seccomp::install(&plan.seccomp.filter)
+        .map_err(|e| Refusal::new("seccomp_denied", plan.seccomp.filter.as_str()).io(&e))?;
     Ok(candidates)
 }
 

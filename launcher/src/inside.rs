@@ -43,10 +43,12 @@ impl Inside {
     pub fn serve(&mut self, mut record: impl FnMut(&[u8])) {
         self.accept();
         let mut received = 0;
-        self.connections.retain_mut(|connection| connection.read(&mut |message| {
-            received += 1;
-            record(message);
-        }));
+        self.connections.retain_mut(|connection| {
+            connection.read(&mut |message| {
+                received += 1;
+                record(message);
+            })
+        });
         self.received += received;
     }
 

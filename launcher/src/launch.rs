@@ -81,7 +81,9 @@ pub fn main(words: &[&CStr], block: Block) -> i32 {
     };
     let spool = match args.spool.as_deref().map(|path| Spool::open(Path::new(path))).transpose() {
         Ok(spool) => spool,
-        Err(e) => return refuse(&Refusal::new("spool_failed", args.spool.unwrap_or_default()).io(&e), &run_id, &report, None),
+        Err(e) => {
+            return refuse(&Refusal::new("spool_failed", args.spool.unwrap_or_default()).io(&e), &run_id, &report, None)
+        }
     };
     let out = Out { run_id, report, spool };
     match Session::open(&args, &block, start).and_then(|session| session.start(&out, &args, &block)) {
@@ -165,8 +167,16 @@ impl Session {
         let prepared = userns::prepare(&self.loaded.plan)?;
         let mut terminal = Terminal::open();
         let env = std::mem::take(&mut self.env.env);
-        let spawn = Spawn { inner, errors_in, prepared, argv: &argv, env, box_json: &box_json, wall_ms: wall_ms(&self.loaded.plan, args) };
-        let init = self.fork(spawn, terminal.to_hand_over(), block)?;
+        let spawn = Spawn {
+            inner,
+            errors_in,
+            prepared,
+            argv: &argv,
+            env,
+            box_json: &box_json,
+            wall_ms: wall_ms(&self.loaded.plan, args),
+        };
+        let init = self.fork(spawn, terminal.hand_over_at_start(), block)?;
         let mut supervisor = Supervisor {
             init,
             control: outer,
@@ -237,7 +247,8 @@ impl Session {
             let way = Entrance::open(box_.init).map_err(|e| Refusal::new("guard_denied", "entrance").io(&e))?;
             box_.entrance = Some(way);
         }
-        let before = persist::snapshot(&plan.persistence).map_err(|e| Refusal::new("source_denied", "write root").io(&e))?;
+        let before =
+            persist::snapshot(&plan.persistence).map_err(|e| Refusal::new("source_denied", "write root").io(&e))?;
         order(box_, &control::Order::Start)?;
         box_.deadline = wall_ms(plan, args).map(|ms| Instant::now() + Duration::from_millis(ms));
         loop {
@@ -314,6 +325,10 @@ impl Session {
         let compared = before.compare();
         let mut degraded = std::mem::take(&mut box_.degraded);
         degraded.extend(compared.degraded);
+        let persistence = clip(compared.changes, "persistence", &mut degraded);
+        box_.lost.dedup();
+        let guard_lost = clip(box_.lost.clone(), "guard_lost", &mut degraded);
+        let degraded = clip(degraded, "degraded", &mut vec![]);
         let (exit_code, signal) = ends(box_);
         let (cpu_ms, max_rss_bytes) = usage();
         let record = report::End {
@@ -328,8 +343,8 @@ impl Session {
             wall_ms: self.began.elapsed().as_millis() as u64,
             cpu_ms,
             max_rss_bytes,
-            persistence: compared.changes,
-            guard_lost: box_.lost.clone(),
+            persistence,
+            guard_lost,
             discarded: 0,
             net_denied: vec![],
             inside: box_.inside.received,
@@ -343,6 +358,22 @@ impl Session {
         // The reader may have gone once it knew the status; the command has run.
         let _ = out.report.send_json(&json);
     }
+}
+
+/// The end record must fit a pipe that nobody reads before the status is known:
+/// lists are cut, and the record says so.
+fn clip<T: serde::Serialize>(mut list: Vec<T>, name: &str, degraded: &mut Vec<String>) -> Vec<T> {
+    let mut room = 16usize << 10;
+    let fits = list.iter().take_while(|item| {
+        let size = serde_json::to_string(item).map_or(usize::MAX, |json| json.len() + 1);
+        room.checked_sub(size).inspect(|left| room = *left).is_some()
+    });
+    let keep = fits.count();
+    if keep < list.len() {
+        degraded.push(format!("{name}: {} more", list.len() - keep));
+        list.truncate(keep);
+    }
+    list
 }
 
 /// What the child's copy takes with it.

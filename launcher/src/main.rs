@@ -42,7 +42,6 @@ use std::ffi::{c_char, c_int, CStr};
 #[no_mangle]
 pub unsafe extern "C" fn main(argc: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
     // SAFETY: the kernel gives argc strings, each terminated, that live as long as the process.
-    let words: Vec<&CStr> =
-        (1..argc.max(0) as usize).map(|i| unsafe { CStr::from_ptr(*argv.add(i)) }).collect();
+    let words: Vec<&CStr> = (1..argc.max(0) as usize).map(|i| unsafe { CStr::from_ptr(*argv.add(i)) }).collect();
     launch::main(&words, launch::Block { argv, envp })
 }

@@ -119,6 +119,10 @@ pub enum Kind {
     Any,
 }
 
+/// On-disk uid and gid that appear as box 0 in one idmapped row; absent, the
+/// owner named in `ids`. Root's home is root's, the workspace may be a user's.
+pub type Owner = (u32, u32);
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "lowercase", tag = "kind")]
 pub enum Row {
@@ -132,16 +136,61 @@ pub enum Row {
         optional: bool,
         idmap: bool,
         create: bool,
+        #[serde(default)]
+        owner: Option<Owner>,
     },
-    Tmpfs { target: String, mode: String, size_bytes: u64, attrs: Vec<Attr>, create: bool },
-    Overlay { source: String, target: String, hide: Vec<String>, dirs: Vec<String>, idmap: bool, create: bool },
-    Cache { #[serde(deserialize_with = "required")] source: Option<String>, upper: String, work: String, target: String, idmap: bool, create: bool },
-    Dir { target: String, mode: String },
-    Symlink { target: String, to: String },
-    File { target: String, mode: String, content: String },
-    Proc { target: String, covers: Vec<String> },
-    Dev { target: String, shm_size_bytes: u64 },
-    Seal { target: String },
+    Tmpfs {
+        target: String,
+        mode: String,
+        size_bytes: u64,
+        attrs: Vec<Attr>,
+        create: bool,
+    },
+    Overlay {
+        source: String,
+        target: String,
+        hide: Vec<String>,
+        dirs: Vec<String>,
+        idmap: bool,
+        create: bool,
+        #[serde(default)]
+        owner: Option<Owner>,
+    },
+    Cache {
+        #[serde(deserialize_with = "required")]
+        source: Option<String>,
+        upper: String,
+        work: String,
+        target: String,
+        idmap: bool,
+        create: bool,
+        #[serde(default)]
+        owner: Option<Owner>,
+    },
+    Dir {
+        target: String,
+        mode: String,
+    },
+    Symlink {
+        target: String,
+        to: String,
+    },
+    File {
+        target: String,
+        mode: String,
+        content: String,
+    },
+    Proc {
+        target: String,
+        covers: Vec<String>,
+    },
+    Dev {
+        target: String,
+        shm_size_bytes: u64,
+    },
+    Seal {
+        target: String,
+    },
 }
 
 impl Row {
@@ -299,7 +348,10 @@ pub fn from_store(dir: &str, digest: &str, binds: &BTreeMap<String, String>) -> 
 
 fn open_nofollow(path: &str) -> std::io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
-    std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK).open(path)
+    std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK)
+        .open(path)
 }
 
 fn load(file: File, want: Option<&str>, binds: &BTreeMap<String, String>) -> Result<Loaded, Refusal> {
@@ -312,7 +364,8 @@ fn load(file: File, want: Option<&str>, binds: &BTreeMap<String, String>) -> Res
     if want.is_some_and(|w| w != digest) {
         return Err(Refusal::new("plan_digest", want.unwrap_or_default()).detail(format!("got {digest}")));
     }
-    let plan: Plan = serde_json::from_slice(&bytes).map_err(|e| Refusal::new("plan_invalid", "plan").detail(e.to_string()))?;
+    let plan: Plan =
+        serde_json::from_slice(&bytes).map_err(|e| Refusal::new("plan_invalid", "plan").detail(e.to_string()))?;
     Ok(Loaded { plan: finish(plan, binds)?, digest })
 }
 
@@ -355,7 +408,8 @@ fn invalid(field: &str, got: &str) -> Refusal {
 fn substitute(path: &mut String, binds: &BTreeMap<String, String>) -> Result<(), Refusal> {
     let Some(rest) = path.strip_prefix('@') else { return Ok(()) };
     let (name, tail) = rest.split_once('/').map_or((rest, None), |(n, t)| (n, Some(t)));
-    let base = binds.get(name).ok_or_else(|| Refusal::new("bind_invalid", path.as_str()).detail("no --bind of that name"))?;
+    let base =
+        binds.get(name).ok_or_else(|| Refusal::new("bind_invalid", path.as_str()).detail("no --bind of that name"))?;
     *path = match tail {
         Some(tail) if base == "/" => format!("/{tail}"),
         Some(tail) => format!("{base}/{tail}"),
@@ -367,7 +421,9 @@ fn substitute(path: &mut String, binds: &BTreeMap<String, String>) -> Result<(),
 /// Canonical: absolute, no empty, `.` or `..` component, no NUL, no trailing slash.
 pub fn canonical(path: &str) -> Result<(), Refusal> {
     let good = path == "/"
-        || path.strip_prefix('/').is_some_and(|r| r.split('/').all(|c| !matches!(c, "" | "." | "..") && !c.contains('\0')));
+        || path
+            .strip_prefix('/')
+            .is_some_and(|r| r.split('/').all(|c| !matches!(c, "" | "." | "..") && !c.contains('\0')));
     if good {
         return Ok(());
     }

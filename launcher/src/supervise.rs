@@ -237,7 +237,7 @@ impl Supervisor<'_> {
         let sent = code <= 0;
         self.stop_asked |= matches!(number, libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU);
         // SIGCONT has done its work on us; the box is continued where we stopped with it.
-        if (self.terminal.handed && !sent) || (number == libc::SIGCONT && !sent) {
+        if !sent && (self.terminal.handed || number == libc::SIGCONT) {
             return;
         }
         self.signal(number, !sent);

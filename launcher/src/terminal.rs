@@ -32,7 +32,7 @@ impl Terminal {
     }
 
     /// The terminal for the command to take at its start, if it should.
-    pub fn to_hand_over(&mut self) -> Option<&OwnedFd> {
+    pub fn hand_over_at_start(&mut self) -> Option<&OwnedFd> {
         // SAFETY: no pointers.
         let writes_to_it = unsafe { libc::isatty(libc::STDOUT_FILENO) == 1 };
         self.handed = self.is_job() && writes_to_it && self.in_foreground();

@@ -66,9 +66,13 @@ impl Watch {
     fn wait(&self) -> [i16; 3] {
         let watched = if self.guards.is_empty() { -1 } else { self.mounts.as_raw_fd() };
         let poll = |fd, events| libc::pollfd { fd, events, revents: 0 };
-        let mut fds =
-            [poll(self.signals.as_raw_fd(), libc::POLLIN), poll(self.control, libc::POLLIN), poll(watched, libc::POLLPRI)];
-        let left = self.deadline.map(|at| at.saturating_duration_since(Instant::now()).as_millis().min(1 << 30) as i32 + 1);
+        let mut fds = [
+            poll(self.signals.as_raw_fd(), libc::POLLIN),
+            poll(self.control, libc::POLLIN),
+            poll(watched, libc::POLLPRI),
+        ];
+        let left =
+            self.deadline.map(|at| at.saturating_duration_since(Instant::now()).as_millis().min(1 << 30) as i32 + 1);
         let sample = self.memory_bytes.map(|_| SAMPLE_MS);
         let timeout = [left, sample].into_iter().flatten().min().unwrap_or(-1);
         // SAFETY: the array lives through the call.

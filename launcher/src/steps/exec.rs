@@ -24,7 +24,8 @@ pub fn candidates(argv0: &CStr, env: &[CString]) -> Vec<CString> {
     if name.contains(&b'/') {
         return vec![argv0.to_owned()];
     }
-    let path = env.iter().find_map(|item| item.to_bytes().strip_prefix(b"PATH=")).unwrap_or(b"/usr/local/bin:/usr/bin:/bin");
+    let path =
+        env.iter().find_map(|item| item.to_bytes().strip_prefix(b"PATH=")).unwrap_or(b"/usr/local/bin:/usr/bin:/bin");
     path.split(|b| *b == b':')
         // An empty entry means the working directory to exec(3): a planted program. It is left out.
         .filter(|dir| !dir.is_empty())

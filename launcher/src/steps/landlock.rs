@@ -51,7 +51,9 @@ pub fn restrict(policy: &Landlock, kept: &[i32]) -> Result<(), Refusal> {
 fn abi(policy: &Landlock) -> Result<ABI, Refusal> {
     let kernel = kernel_abi();
     if kernel < i64::from(policy.abi) {
-        return Err(Refusal::new("landlock_unavailable", "kernel").detail(format!("got ABI {kernel}, expected {}", policy.abi)));
+        return Err(
+            Refusal::new("landlock_unavailable", "kernel").detail(format!("got ABI {kernel}, expected {}", policy.abi))
+        );
     }
     match policy.abi {
         3 => Ok(ABI::V3),
@@ -78,7 +80,8 @@ fn add(created: RulesetCreated, rule: &LandlockRule, abi: ABI) -> Result<Ruleset
         Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(created),
         other => other.map_err(|e| Refusal::new("landlock_denied", rule.path.as_str()).io(&e))?,
     };
-    let allowed = fit(&fd, rights(rule.access, abi), abi).map_err(|e| Refusal::new("landlock_denied", rule.path.as_str()).io(&e))?;
+    let allowed = fit(&fd, rights(rule.access, abi), abi)
+        .map_err(|e| Refusal::new("landlock_denied", rule.path.as_str()).io(&e))?;
     allow(created, fd, allowed, &rule.path)
 }
 
@@ -88,11 +91,18 @@ fn fit(fd: &OwnedFd, wanted: BitFlags<AccessFs>, abi: ABI) -> std::io::Result<Bi
     Ok(if dir { wanted } else { wanted & AccessFs::from_file(abi) })
 }
 
-fn allow(created: RulesetCreated, fd: OwnedFd, rights: BitFlags<AccessFs>, name: &str) -> Result<RulesetCreated, Refusal> {
+fn allow(
+    created: RulesetCreated,
+    fd: OwnedFd,
+    rights: BitFlags<AccessFs>,
+    name: &str,
+) -> Result<RulesetCreated, Refusal> {
     if rights.is_empty() {
         return Ok(created);
     }
-    created.add_rule(PathBeneath::new(fd, rights)).map_err(|e| Refusal::new("landlock_denied", name).detail(e.to_string()))
+    created
+        .add_rule(PathBeneath::new(fd, rights))
+        .map_err(|e| Refusal::new("landlock_denied", name).detail(e.to_string()))
 }
 
 /// `/dev/stdout` redirected to a file is opened by name again: a rule per kept
@@ -102,7 +112,8 @@ fn add_descriptors(mut created: RulesetCreated, kept: &[i32], abi: ABI) -> Resul
         // SAFETY: F_GETFL takes no pointer; a closed descriptor is an error value.
         let flags = unsafe { libc::fcntl(*fd, libc::F_GETFL) };
         let Ok(st) = sys::fstat(*fd) else { continue };
-        if flags < 0 || flags & libc::O_PATH != 0 || !matches!(st.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFCHR) {
+        if flags < 0 || flags & libc::O_PATH != 0 || !matches!(st.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFCHR)
+        {
             continue;
         }
         let mut rights: BitFlags<AccessFs> = BitFlags::empty();

@@ -25,14 +25,17 @@ fn set(name: &str, resource: libc::__rlimit_resource_t, value: Option<u64>) -> R
     let Some(value) = value else { return Ok(()) };
     let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: old is plain data that lives through the call.
-    sys::check(i64::from(unsafe { libc::getrlimit(resource, &mut old) })).map_err(|e| Refusal::new("rlimit_denied", name).io(&e))?;
+    sys::check(i64::from(unsafe { libc::getrlimit(resource, &mut old) }))
+        .map_err(|e| Refusal::new("rlimit_denied", name).io(&e))?;
     // A hard limit of the caller below the wish stays: the box never has more.
     let value = value.min(old.rlim_max);
     // The soft CPU limit raises SIGXCPU, the hard one a second later SIGKILL.
     let hard = if resource == libc::RLIMIT_CPU { value.saturating_add(1).min(old.rlim_max) } else { value };
     let new = libc::rlimit { rlim_cur: value, rlim_max: hard };
     // SAFETY: new lives through the call.
-    sys::check(i64::from(unsafe { libc::setrlimit(resource, &new) })).map(drop).map_err(|e| Refusal::new("rlimit_denied", name).io(&e))
+    sys::check(i64::from(unsafe { libc::setrlimit(resource, &new) }))
+        .map(drop)
+        .map_err(|e| Refusal::new("rlimit_denied", name).io(&e))
 }
 
 /// What is in force, for the receipt.

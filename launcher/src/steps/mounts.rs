@@ -54,7 +54,8 @@ fn new_root(row: &Row, prepared: Prepared) -> Result<Root, Refusal> {
     let fd = match row {
         Row::Bind { source, attrs, kind, recursive, .. } => {
             let tree = take_tree(&mut prepared, source, *kind, *recursive)?;
-            sys::set_attrs(tree.as_raw_fd(), attr_bits(attrs), *recursive, None).map_err(|e| denied("attributes of", "/", &e))?;
+            sys::set_attrs(tree.as_raw_fd(), attr_bits(attrs), *recursive, None)
+                .map_err(|e| denied("attributes of", "/", &e))?;
             tree
         }
         Row::Tmpfs { mode, size_bytes, attrs, .. } => {
@@ -106,7 +107,8 @@ impl Root {
         };
         let bits = attr_bits(attrs);
         if bits != 0 {
-            sys::set_attrs(tree.as_raw_fd(), bits, *recursive, None).map_err(|e| denied("attributes of", source, &e))?;
+            sys::set_attrs(tree.as_raw_fd(), bits, *recursive, None)
+                .map_err(|e| denied("attributes of", source, &e))?;
         }
         let dir = self.mount_point(target, create.then(|| is_dir(tree.as_raw_fd())))?;
         sys::attach(tree.as_raw_fd(), dir.as_raw_fd())
@@ -163,7 +165,8 @@ impl Root {
     fn make_dir(&self, target: &str, mode: &str) -> Result<(), Refusal> {
         let dir = self.mount_point(target, Some(true))?;
         on_private_tmpfs(dir.as_raw_fd()).map_err(|e| missing_point(target, &e))?;
-        let path = sys::cstr(&format!("/proc/self/fd/{}", dir.as_raw_fd())).map_err(|e| denied("mode of", target, &e))?;
+        let path =
+            sys::cstr(&format!("/proc/self/fd/{}", dir.as_raw_fd())).map_err(|e| denied("mode of", target, &e))?;
         // SAFETY: path outlives the call. fchmod refuses O_PATH descriptors, hence the name in /proc.
         let ret = unsafe { libc::chmod(path.as_ptr(), octal(mode)?) };
         sys::check(i64::from(ret)).map(drop).map_err(|e| denied("mode of", target, &e))
@@ -191,8 +194,12 @@ impl Root {
     }
 
     fn seal(&self, target: &str) -> Result<(), Refusal> {
-        let mount = self.tmpfs.get(target).ok_or_else(|| Refusal::new("plan_invalid", target).detail("seal of no tmpfs row"))?;
-        sys::set_attrs(mount.as_raw_fd(), sys::MOUNT_ATTR_RDONLY, false, None).map_err(|e| denied("seal of", target, &e))
+        let mount = self
+            .tmpfs
+            .get(target)
+            .ok_or_else(|| Refusal::new("plan_invalid", target).detail("seal of no tmpfs row"))?;
+        sys::set_attrs(mount.as_raw_fd(), sys::MOUNT_ATTR_RDONLY, false, None)
+            .map_err(|e| denied("seal of", target, &e))
     }
 
     /// Step 6: pivot_root(2) with both arguments ".", then the old root goes as a whole.
@@ -203,7 +210,8 @@ impl Root {
         unsafe {
             sys::check(i64::from(libc::fchdir(self.fd.as_raw_fd()))).map_err(|e| fail("fchdir", &e))?;
             sys::check(libc::syscall(libc::SYS_pivot_root, dot, dot)).map_err(|e| fail("pivot_root", &e))?;
-            sys::check(i64::from(libc::umount2(dot, libc::MNT_DETACH))).map_err(|e| fail("umount of the old root", &e))?;
+            sys::check(i64::from(libc::umount2(dot, libc::MNT_DETACH)))
+                .map_err(|e| fail("umount of the old root", &e))?;
             sys::check(i64::from(libc::chdir(c"/".as_ptr()))).map_err(|e| fail("chdir /", &e))?;
         }
         Ok(())
@@ -219,7 +227,8 @@ fn take_tree(prepared: &mut Prepared, source: &str, kind: Kind, recursive: bool)
 /// Opens a host path without following links and clones the mount there.
 pub fn clone_source(source: &str, kind: Kind, recursive: bool) -> Result<OwnedFd, Refusal> {
     let fd = open_source(source, kind)?;
-    sys::clone_tree(fd.as_raw_fd(), recursive).map_err(|e| Refusal::new("mount_denied", format!("clone of {source}")).io(&e))
+    sys::clone_tree(fd.as_raw_fd(), recursive)
+        .map_err(|e| Refusal::new("mount_denied", format!("clone of {source}")).io(&e))
 }
 
 /// Opens a host path and checks on the descriptor that it is what the plan says.

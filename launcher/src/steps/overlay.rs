@@ -86,7 +86,7 @@ fn descend(veil: RawFd, lower: RawFd, name: &str, mount_point: bool) -> io::Resu
     while let Some(part) = parts.next() {
         prefix = if prefix.is_empty() { part.to_string() } else { format!("{prefix}/{part}") };
         let last = parts.peek().is_none();
-        if !(last && !mount_point) {
+        if !last || mount_point {
             let mode = host_dir_mode(lower, &prefix).or(mount_point.then_some(0o755));
             if let Some(mode) = mode {
                 ignore_existing(mounts::make_dir_at(here.as_raw_fd(), part, mode))?;

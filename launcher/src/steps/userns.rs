@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use crate::plan::{Ids, Kind, Plan, Row};
+use crate::plan::{Ids, Kind, Owner, Plan, Row};
 use crate::report::Refusal;
 use crate::steps::mounts::{self, Prepared};
 use crate::sys;
@@ -28,7 +28,9 @@ pub fn map_self(uid: u32, gid: u32) -> Result<(), Refusal> {
 
 /// Called by P0 as real root: `inside` of the namespace of `pid` is kernel id `outside`.
 fn map_child(pid: libc::pid_t, inside: (u32, u32), outside: (u32, u32)) -> Result<(), Refusal> {
-    let write = |name: &str, text: &str| sys::write_file(&format!("/proc/{pid}/{name}"), text).map_err(|e| map_denied(name, &e));
+    let write = |name: &str, text: &str| {
+        sys::write_file(&format!("/proc/{pid}/{name}"), text).map_err(|e| map_denied(name, &e))
+    };
     write("setgroups", "deny")?;
     write("uid_map", &format!("{} {} 1", inside.0, outside.0))?;
     write("gid_map", &format!("{} {} 1", inside.1, outside.1))
@@ -69,15 +71,35 @@ pub fn prepare(plan: &Plan) -> Result<Prepared, Refusal> {
     if unsafe { libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()) } < 0 {
         return Err(map_denied("setgroups", &io::Error::last_os_error()));
     }
-    let userns = id_namespace((owner_uid, owner_gid), (kernel_uid, kernel_gid))?;
+    let mut maps = Maps { kernel: (kernel_uid, kernel_gid), default: (owner_uid, owner_gid), made: BTreeMap::new() };
     let mut trees: BTreeMap<String, VecDeque<OwnedFd>> = BTreeMap::new();
     for source in plan.mounts.iter().flat_map(sources) {
-        match source.tree(userns.as_raw_fd()) {
+        match source.tree(&mut maps) {
             Err(e) if source.optional && e.is("source_missing") => {}
             tree => trees.entry(source.path.to_string()).or_default().push_back(tree?),
         }
     }
     Ok(Some(trees))
+}
+
+/// User namespaces that serve as id maps, one for each owner on disk.
+struct Maps {
+    kernel: Owner,
+    default: Owner,
+    made: BTreeMap<Owner, File>,
+}
+
+impl Maps {
+    fn of(&mut self, owner: Option<Owner>) -> Result<RawFd, Refusal> {
+        let owner = owner.unwrap_or(self.default);
+        if let Some(map) = self.made.get(&owner) {
+            return Ok(map.as_raw_fd());
+        }
+        let map = id_namespace(owner, self.kernel)?;
+        let fd = map.as_raw_fd();
+        self.made.insert(owner, map);
+        Ok(fd)
+    }
 }
 
 /// A host path that a row mounts, and how.
@@ -87,12 +109,14 @@ struct Source<'a> {
     recursive: bool,
     idmap: bool,
     optional: bool,
+    owner: Option<Owner>,
 }
 
 impl Source<'_> {
-    fn tree(&self, userns: RawFd) -> Result<OwnedFd, Refusal> {
+    fn tree(&self, maps: &mut Maps) -> Result<OwnedFd, Refusal> {
         let tree = mounts::clone_source(self.path, self.kind, self.recursive)?;
         if self.idmap {
+            let userns = maps.of(self.owner)?;
             sys::set_attrs(tree.as_raw_fd(), sys::MOUNT_ATTR_IDMAP, self.recursive, Some(userns))
                 .map_err(|e| Refusal::new("mount_denied", format!("idmap of {}", self.path)).io(&e))?;
         }
@@ -101,18 +125,19 @@ impl Source<'_> {
 }
 
 fn sources(row: &Row) -> Vec<Source<'_>> {
-    let dir = |path, idmap| Source { path, kind: Kind::Dir, recursive: false, idmap, optional: false };
+    let dir = |path, idmap, owner| Source { path, kind: Kind::Dir, recursive: false, idmap, optional: false, owner };
     match row {
-        Row::Bind { source, kind, recursive, optional, idmap, .. } => {
+        Row::Bind { source, kind, recursive, optional, idmap, owner, .. } => {
             // An idmap needs a file system that supports it: submounts of a grant may not.
             let recursive = *recursive && !*idmap;
-            vec![Source { path: source, kind: *kind, recursive, idmap: *idmap, optional: *optional }]
+            let (kind, idmap, optional, owner) = (*kind, *idmap, *optional, *owner);
+            vec![Source { path: source, kind, recursive, idmap, optional, owner }]
         }
-        Row::Overlay { source, idmap, .. } => vec![dir(source, *idmap)],
+        Row::Overlay { source, idmap, owner, .. } => vec![dir(source, *idmap, *owner)],
         // In the order in which the row takes them: the store first, then the lower layer.
-        Row::Cache { source, upper, idmap, .. } => {
-            let store = dir(mounts::split(upper).0, *idmap);
-            [store].into_iter().chain(source.iter().map(|s| dir(s, *idmap))).collect()
+        Row::Cache { source, upper, idmap, owner, .. } => {
+            let store = dir(mounts::split(upper).0, *idmap, *owner);
+            [store].into_iter().chain(source.iter().map(|s| dir(s, *idmap, *owner))).collect()
         }
         _ => vec![],
     }
@@ -121,7 +146,8 @@ fn sources(row: &Row) -> Vec<Source<'_>> {
 /// A user namespace used only as a map: on-disk `owner` appears as kernel id `kernel`.
 fn id_namespace(owner: (u32, u32), kernel: (u32, u32)) -> Result<File, Refusal> {
     // SAFETY: the launcher is single-threaded here; the child only waits to be killed.
-    let pid = unsafe { sys::fork_into(libc::CLONE_NEWUSER) }.map_err(|e| Refusal::new("userns_denied", "id map").io(&e))?;
+    let pid =
+        unsafe { sys::fork_into(libc::CLONE_NEWUSER) }.map_err(|e| Refusal::new("userns_denied", "id map").io(&e))?;
     if pid == 0 {
         // SAFETY: plain waiting; dies with us because of the parent-death signal.
         unsafe {
@@ -160,7 +186,9 @@ impl NetThread {
         let fail = |e: &io::Error| Refusal::new("namespace_denied", "net").io(e);
         let made = self.0.join().map_err(|_| Refusal::new("namespace_denied", "net thread"))?.map_err(|e| fail(&e))?;
         // SAFETY: the descriptor is ours.
-        sys::check(i64::from(unsafe { libc::setns(made.as_raw_fd(), libc::CLONE_NEWNET) })).map(drop).map_err(|e| fail(&e))
+        sys::check(i64::from(unsafe { libc::setns(made.as_raw_fd(), libc::CLONE_NEWNET) }))
+            .map(drop)
+            .map_err(|e| fail(&e))
     }
 }
 
@@ -175,7 +203,8 @@ fn make_net() -> io::Result<File> {
 fn loopback_up() -> io::Result<()> {
     // SAFETY: the request is plain data that lives through the calls; the socket is closed at once.
     unsafe {
-        let socket = sys::check(i64::from(libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0)))? as RawFd;
+        let socket =
+            sys::check(i64::from(libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0)))? as RawFd;
         let mut request: libc::ifreq = std::mem::zeroed();
         request.ifr_name[0] = b'l' as libc::c_char;
         request.ifr_name[1] = b'o' as libc::c_char;
