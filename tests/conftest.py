@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
 from requirements import KNOWN_GAPS
 from support import actors, builders
 

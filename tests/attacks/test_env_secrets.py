@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from requirements import at_tiers, requirement
 from support.actors import Actor
 from support.boxes import kept, op, worked
@@ -14,7 +15,7 @@ LOOK = [op("environ", "own"), op("all_environ", "proc"), op("proc_environ", "sel
 
 
 def _loaded(actor: Actor) -> dict[str, str]:
-    return {**actor.env, **{name: SECRET for name in variable_names("env-secrets")}, "PLAIN_NAME": "plain"}
+    return {**actor.env, **dict.fromkeys(variable_names("env-secrets"), SECRET), "PLAIN_NAME": "plain"}
 
 
 @requirement("env.secrets")

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
+
 from requirements import at_tiers, requirement
 from support.actors import PYTHON, Actor
 from support.boxes import failed_with, kept, op, worked

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from requirements import at_tiers, requirement
 from stockade.rules.load import load_list
 from support.actors import Actor

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from requirements import at_tiers, requirement
 from support.actors import Actor
 from support.boxes import failed_with, kept, op, worked

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+
 from requirements import at_tiers, requirement
 from support.actors import Actor
 from support.boxes import Op, failed_with, kept, op, worked

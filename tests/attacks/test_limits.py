@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from requirements import at_tiers, requirement
 from support.actors import Actor
 from support.boxes import failed_with, kept, op, worked

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from requirements import at_tiers, requirement
 from support.actors import Actor
-from support.sockets import bind_sockets
 from support.boxes import failed_with, kept, op, worked
+from support.sockets import bind_sockets
 
 
 @requirement("net.policy")

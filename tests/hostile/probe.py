@@ -21,6 +21,11 @@ import sys
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
+def slurp(path):
+    with open(path, "rb") as handle:
+        return handle.read()
+
+
 def read(op):
     descriptor = os.open(op["path"], os.O_RDONLY | os.O_NONBLOCK)
     try:
@@ -178,9 +183,8 @@ def udp(op):
 
 def loopback(op):
     """A server and a client of the box itself."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        with socket.create_connection(server.getsockname(), timeout=5):
-            pass
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname(), timeout=5):
+        pass
 
 
 def interfaces(op):
@@ -255,7 +259,7 @@ def environ(op):
 
 
 def proc_environ(op):
-    return sorted(item.decode("utf-8", "replace") for item in open(op["path"], "rb").read().split(b"\0") if item)
+    return sorted(item.decode("utf-8", "replace") for item in slurp(op["path"]).split(b"\0") if item)
 
 
 def all_environ(op):
@@ -273,7 +277,7 @@ def all_cmdlines(op):
     found = {}
     for pid in pids(op):
         try:
-            found[str(pid)] = open(f"/proc/{pid}/cmdline", "rb").read().replace(b"\0", b" ").decode("utf-8", "replace")
+            found[str(pid)] = slurp(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode("utf-8", "replace")
         except OSError:
             continue
     return found
@@ -297,7 +301,7 @@ def find(op):
         for name in names:
             path = os.path.join(directory, name)
             try:
-                if os.path.isfile(path) and os.path.getsize(path) < 65536 and op["needle"].encode() in open(path, "rb").read():
+                if os.path.isfile(path) and os.path.getsize(path) < 65536 and op["needle"].encode() in slurp(path):
                     found.append(path)
             except OSError:
                 continue
@@ -377,7 +381,7 @@ def read_fd(op):
 
 def status(op):
     fields = {}
-    for line in open(op.get("path", "/proc/self/status"), encoding="utf-8"):
+    for line in slurp(op.get("path", "/proc/self/status")).decode().splitlines():
         name, _, value = line.partition(":")
         fields[name] = value.strip()
     return fields
@@ -471,8 +475,7 @@ def main():
     if sys.argv[1:] == ["serve"]:
         serve()
         return
-    source = open(sys.argv[1], "rb") if len(sys.argv) > 1 else sys.stdin.buffer
-    ops = json.load(source)
+    ops = json.loads(slurp(sys.argv[1]) if len(sys.argv) > 1 else sys.stdin.buffer.read())
     json.dump({op["id"]: answer(op) for op in ops}, sys.stdout)
 
 

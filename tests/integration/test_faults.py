@@ -10,6 +10,7 @@ import os
 from typing import Any
 
 import pytest
+
 from requirements import requirement
 from support.actors import Actor
 from support.live import processes_with

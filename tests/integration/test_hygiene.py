@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from requirements import at_tiers, requirement
 from support.actors import PYTHON, Actor
 from support.live import processes_with, wait_until

@@ -8,6 +8,7 @@ import signal
 import termios
 
 import pytest
+
 from requirements import requirement
 from support.actors import PYTHON, Actor
 from support.live import state_of, wait_until

@@ -61,7 +61,9 @@ def main():
     gc.collect()
     after = descriptors()
     new = sorted(target for name, target in after.items() if name not in before and "/proc/" not in target)
-    json.dump({"ends": dict(ends), "new_descriptors": new, "children": open(f"/proc/self/task/{os.getpid()}/children").read().split()}, sys.stdout)
+    with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as handle:
+        children = handle.read().split()
+    json.dump({"ends": dict(ends), "new_descriptors": new, "children": children}, sys.stdout)
 
 
 if __name__ == "__main__":

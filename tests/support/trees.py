@@ -41,7 +41,7 @@ def _describe(path: Path) -> tuple[object, ...]:
 
 def changes(before: Snapshot, after: Snapshot) -> dict[str, str]:
     """Names that appeared, went or differ."""
-    found = {name: "created" for name in after.keys() - before.keys()}
-    found |= {name: "removed" for name in before.keys() - after.keys()}
+    found = dict.fromkeys(after.keys() - before.keys(), "created")
+    found |= dict.fromkeys(before.keys() - after.keys(), "removed")
     found |= {name: "changed" for name in before.keys() & after.keys() if before[name] != after[name]}
     return found
