@@ -114,8 +114,6 @@ def _bad_plans(actor: Actor) -> dict[str, tuple[str, int, dict[str, Any]]]:
     link = f"{actor.elsewhere}/link"
     actor.remove(link)
     actor.host(link).symlink_to(actor.workspace)
-    secret = actor.put(f"{actor.elsewhere}/closed/file", "x")
-    actor.host(secret).parent.chmod(0)
     missing = {"id": "x.y", "tiers": ["standard"], "ns": False, "needs": [["snapshot_home"]], "state": None, "reason": None}
     return {
         "source missing": ("source_missing", 4, {"mounts": [*rows, bind("/no/such/source", target="/tmp/x")]}),

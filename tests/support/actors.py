@@ -55,12 +55,13 @@ class World:
             self.holder.stdout.close()
 
 
-def open_world(home: str, mount_home: bool) -> World:
-    """Make the namespace and wait until its mounts stand."""
-    lines = [f"mount -t tmpfs -o mode={mode} stk {path}" for path, mode in FIXTURE_MOUNTS]
+def open_world(stage: Stage, home: str, *, mount_home: bool) -> World:
+    """Make the namespace and wait until its mounts stand; the stage stays visible in it."""
+    lines = [f"exec 9<{stage.root}"] + [f"mount -t tmpfs -o mode={mode} stk {path}" for path, mode in FIXTURE_MOUNTS]
     if mount_home:
         lines.append(f"mount -t tmpfs -o mode=0700 stk {home}")
-    # `read` keeps the holder alive until the test run closes the pipe or dies.
+    lines += [f"mkdir -p {stage.root}", f"mount --no-canonicalize --bind /proc/self/fd/9 {stage.root}", "exec 9<&-"]
+    # `cat` keeps the holder alive until the test run closes the pipe or dies.
     script = "set -e\n" + "\n".join(lines) + "\nmkdir -p /run/user /run/lock\necho ready\nexec cat >/dev/null"
     as_root = os.geteuid() == 0
     who = [] if as_root else ["-U", f"--map-user={os.getuid()}", f"--map-group={os.getgid()}", "--keep-caps"]
@@ -273,15 +274,15 @@ def make_user(stage: Stage) -> Actor:
         entry = pwd.getpwnam(name)
         Path(home).mkdir(mode=0o755)
         os.chown(home, entry.pw_uid, entry.pw_gid)
-        return _furnish("user", entry, stage, open_world(home, mount_home=False))
+        return _furnish("user", entry, stage, open_world(stage, home, mount_home=False))
     entry = pwd.getpwuid(os.getuid())
-    return _furnish("user", entry, stage, open_world(entry.pw_dir, mount_home=True))
+    return _furnish("user", entry, stage, open_world(stage, entry.pw_dir, mount_home=True))
 
 
 def make_root(stage: Stage) -> Actor:
     """Root with a fixture over its home."""
     entry = pwd.getpwuid(0)
-    return _furnish("root", entry, stage, open_world(entry.pw_dir, mount_home=True))
+    return _furnish("root", entry, stage, open_world(stage, entry.pw_dir, mount_home=True))
 
 
 def _furnish(name: str, entry: pwd.struct_passwd, stage: Stage, world: World) -> Actor:
