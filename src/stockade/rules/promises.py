@@ -10,7 +10,7 @@ Read next: ``docs/tiers.md`` (made from here), ``stockade.rules.load`` (the list
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from stockade.frozen import dataclass
 from types import MappingProxyType
 
 from stockade.errors import ConfigError, nearest

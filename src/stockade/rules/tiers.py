@@ -8,7 +8,7 @@ Read next: ``stockade.rules.promises`` (what a tier promises), ``stockade.rules.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from stockade.frozen import dataclass
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
 
