@@ -164,15 +164,15 @@ fn start(launch: &mut Launch, guards: Vec<Placed>, wipe: &impl Fn()) -> Result<W
     let signals = sys::signal_fd().map_err(|e| Refusal::new("fork_failed", "signalfd").io(&e))?;
     let mounts =
         std::fs::File::open("/proc/self/mountinfo").map_err(|e| Refusal::new("proc_denied", "mountinfo").io(&e))?;
+    let gate = Gate::new()?;
     // SAFETY: the net thread has ended; P1 is single-threaded.
     let pid = unsafe { sys::fork_into(0) }.map_err(|e| Refusal::new("fork_failed", "command").io(&e))?;
     if pid == 0 {
-        let refusal = command(launch);
+        let refusal = command(launch, gate);
         let code = report(launch.errors.as_ref(), &refusal);
         // SAFETY: as above.
         unsafe { libc::_exit(code) }
     }
-    launch.errors = None;
     control::send_forked(control, pid).map_err(|_| gone())?;
     wipe();
     launch.env.iter_mut().for_each(forget);
@@ -180,6 +180,7 @@ fn start(launch: &mut Launch, guards: Vec<Placed>, wipe: &impl Fn()) -> Result<W
         .map_err(|e| Refusal::new("fork_failed", "P1").io(&e))?;
     caps::drop_all()?;
     seccomp::install("init").map_err(|e| Refusal::new("seccomp_denied", "init").io(&e))?;
+    gate.open(launch.errors.take());
     Ok(Watch {
         command: pid,
         control,
@@ -199,9 +200,42 @@ fn forget(item: &mut CString) {
     std::hint::black_box(&bytes);
 }
 
+/// P2 execs only when P1 is ready: a P1 that fails refuses a launch whose
+/// command never ran.
+struct Gate {
+    wait: OwnedFd,
+    open: OwnedFd,
+}
+
+impl Gate {
+    fn new() -> Result<Gate, Refusal> {
+        let (wait, open) = sys::pipe().map_err(|e| Refusal::new("fork_failed", "pipe").io(&e))?;
+        Ok(Gate { wait, open })
+    }
+
+    /// In P1, with nothing left that could fail.
+    fn open(self, errors: Option<OwnedFd>) {
+        // Before the byte: P0 takes the end of this pipe as "the command has started".
+        drop(errors);
+        // SAFETY: one byte of a static string.
+        unsafe { libc::write(self.open.as_raw_fd(), c"g".as_ptr().cast(), 1) };
+    }
+
+    /// In P2; an error when P1 has gone without a word.
+    fn pass(self) -> Result<(), Refusal> {
+        drop(self.open);
+        let mut byte = 0u8;
+        // SAFETY: one byte that lives through the call.
+        match unsafe { libc::read(self.wait.as_raw_fd(), std::ptr::addr_of_mut!(byte).cast(), 1) } {
+            1 => Ok(()),
+            _ => Err(Refusal::new("fork_failed", "P1")),
+        }
+    }
+}
+
 /// Steps 8 to 14, as P2. Returns only what went wrong.
-fn command(launch: &Launch) -> Refusal {
-    match prepare_command(launch) {
+fn command(launch: &Launch, gate: Gate) -> Refusal {
+    match prepare_command(launch).and_then(|candidates| gate.pass().map(|()| candidates)) {
         Ok(candidates) => exec::exec(&candidates, launch.argv, &launch.env),
         Err(refusal) => refusal,
     }

@@ -162,7 +162,7 @@ impl Session {
         let fail = |what: &'static str| move |e: std::io::Error| Refusal::new("fork_failed", what).io(&e);
         caps::join_keyring()?;
         let (outer, inner) = control::pair().map_err(fail("control socket"))?;
-        let (errors, errors_in) = pipe().map_err(fail("pipe"))?;
+        let (errors, errors_in) = sys::pipe().map_err(fail("pipe"))?;
         let signals = sys::signal_fd().map_err(fail("signalfd"))?;
         let prepared = userns::prepare(&self.loaded.plan)?;
         let mut terminal = Terminal::open();
@@ -249,6 +249,10 @@ impl Session {
         }
         let before =
             persist::snapshot(&plan.persistence).map_err(|e| Refusal::new("source_denied", "write root").io(&e))?;
+        if let Some(spool) = &out.spool {
+            // Found out before the command runs, not after.
+            spool.ready().map_err(|e| Refusal::new("spool_failed", "spool").io(&e))?;
+        }
         order(box_, &control::Order::Start)?;
         box_.deadline = wall_ms(plan, args).map(|ms| Instant::now() + Duration::from_millis(ms));
         loop {
@@ -313,12 +317,15 @@ impl Session {
             origin: "outside",
         };
         let json = report::to_json(&record)?;
-        out.report.send_json(&json)?;
         match out.spool.as_ref().map(|spool| spool.append(&json)) {
-            Some(Err(e)) => Err(Refusal::new("spool_failed", "launch record").io(&e)),
-            Some(Ok(Appended::Degraded(what))) => Err(Refusal::new("spool_failed", "launch record").detail(what)),
-            _ => Ok(()),
+            Some(Err(e)) => return Err(Refusal::new("spool_failed", "launch record").io(&e)),
+            Some(Ok(Appended::Degraded(what))) => {
+                return Err(Refusal::new("spool_failed", "launch record").detail(what))
+            }
+            _ => {}
         }
+        // Last: whoever reads a launch record may rely on it.
+        out.report.send_json(&json)
     }
 
     fn record_end(&self, box_: &mut Supervisor, out: &Out, before: &persist::Snapshot) {
@@ -390,15 +397,6 @@ struct Spawn<'a> {
 /// The shorter of the plan's wall limit and the caller's.
 fn wall_ms(plan: &Plan, args: &Args) -> Option<u64> {
     [args.timeout_ms, plan.limits.wall_ms].into_iter().flatten().min()
-}
-
-fn pipe() -> std::io::Result<(OwnedFd, OwnedFd)> {
-    let mut ends = [0; 2];
-    // SAFETY: the array lives through the call; both descriptors are owned at once.
-    unsafe {
-        sys::check(i64::from(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC)))?;
-        Ok((OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])))
-    }
 }
 
 fn backend(plan: &Plan) -> &'static str {

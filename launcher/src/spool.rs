@@ -50,6 +50,12 @@ impl Spool {
         Ok(Self { dir, name, rotate_bytes: ROTATE_BYTES })
     }
 
+    /// Makes sure that the file can be opened, so that a record is not refused
+    /// only after the command has run.
+    pub fn ready(&self) -> io::Result<()> {
+        self.open_current().map(drop)
+    }
+
     /// Appends one JSON object (`{…}` on one line, without `len`).
     pub fn append(&self, json: &str) -> io::Result<Appended> {
         let record = frame(json)?;

@@ -143,6 +143,32 @@ pub unsafe fn fork_into(namespaces: i32) -> io::Result<libc::pid_t> {
     check(pid).map(|p| p as libc::pid_t)
 }
 
+/// pipe2(2), close-on-exec: the reading and the writing end.
+pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [0; 2];
+    // SAFETY: the array lives through the call; both descriptors are owned at once.
+    unsafe {
+        check(i64::from(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC)))?;
+        Ok((OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])))
+    }
+}
+
+/// The id of the mount behind a descriptor. Source: statx(2), STATX_MNT_ID.
+pub fn mount_id(fd: RawFd) -> io::Result<u64> {
+    statx_mount_id(fd, c"", libc::AT_EMPTY_PATH)
+}
+
+/// The same for a path; a symbolic link is looked at, not followed, with the flag for it.
+pub fn statx_mount_id(dir: RawFd, path: &std::ffi::CStr, flags: i32) -> io::Result<u64> {
+    // SAFETY: statx is plain data; path lives through the call.
+    unsafe {
+        let mut stx: libc::statx = std::mem::zeroed();
+        let flags = flags | libc::AT_STATX_DONT_SYNC;
+        check(i64::from(libc::statx(dir, path.as_ptr(), flags, libc::STATX_MNT_ID, &mut stx)))?;
+        Ok(stx.stx_mnt_id)
+    }
+}
+
 /// Writes a whole small file (id maps, setgroups) in one call, as the kernel wants it.
 pub fn write_file(path: &str, text: &str) -> io::Result<()> {
     use std::io::Write;

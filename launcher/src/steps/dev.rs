@@ -41,6 +41,8 @@ pub fn devices(root: &mut Root, target: &str, shm_size_bytes: u64) -> Result<(),
     let shm = [("mode", Some("1777")), ("size", Some(size.as_str()))];
     // No noexec: language run-times map code from shared memory.
     fs_at(at, "shm", "tmpfs", &shm, sys::MOUNT_ATTR_NOSUID | sys::MOUNT_ATTR_NODEV).map_err(|e| fail("shm", &e))?;
+    // mq_overview(7): the queues of the box's own ipc namespace, where Landlock can name them.
+    fs_at(at, "mqueue", "mqueue", &[], noexec).map_err(|e| fail("mqueue", &e))?;
     sys::set_attrs(at, sys::MOUNT_ATTR_RDONLY, false, None).map_err(|e| fail("", &e))
 }
 

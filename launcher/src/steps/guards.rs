@@ -42,7 +42,7 @@ pub fn place(root: RawFd, guard: &Guard) -> io::Result<u64> {
         sys::set_attrs(tree.as_raw_fd(), sys::MOUNT_ATTR_RDONLY, true, None)?;
     }
     sys::attach(tree.as_raw_fd(), point.as_raw_fd())?;
-    mount_id(tree.as_raw_fd())
+    sys::mount_id(tree.as_raw_fd())
 }
 
 impl Placed {
@@ -65,25 +65,11 @@ impl Placed {
 
 fn path_mount_id(path: &str) -> io::Result<u64> {
     let path = sys::cstr(path)?;
-    statx_mount_id(libc::AT_FDCWD, &path, libc::AT_SYMLINK_NOFOLLOW)
+    sys::statx_mount_id(libc::AT_FDCWD, &path, libc::AT_SYMLINK_NOFOLLOW)
 }
 
 /// A symbolic link is guarded as what it is: its own name, not what it points to.
 fn open(root: RawFd, path: &str) -> io::Result<std::os::fd::OwnedFd> {
     let resolve = sys::RESOLVE_IN_ROOT | sys::RESOLVE_NO_SYMLINKS | sys::RESOLVE_NO_MAGICLINKS;
     sys::openat2(root, path, libc::O_PATH | libc::O_NOFOLLOW, resolve)
-}
-
-fn mount_id(fd: RawFd) -> io::Result<u64> {
-    statx_mount_id(fd, c"", libc::AT_EMPTY_PATH)
-}
-
-fn statx_mount_id(dir: RawFd, path: &std::ffi::CStr, flags: i32) -> io::Result<u64> {
-    // SAFETY: statx is plain data; path lives through the call.
-    unsafe {
-        let mut stx: libc::statx = std::mem::zeroed();
-        let flags = flags | libc::AT_STATX_DONT_SYNC;
-        sys::check(i64::from(libc::statx(dir, path.as_ptr(), flags, libc::STATX_MNT_ID, &mut stx)))?;
-        Ok(stx.stx_mnt_id)
-    }
 }

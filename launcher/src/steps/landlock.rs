@@ -6,6 +6,7 @@
 //! with less refuses the launch. Source: landlock(7); kernel
 //! Documentation/userspace-api/landlock.rst.
 
+use std::error::Error;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use landlock::{
@@ -26,26 +27,42 @@ pub fn kernel_abi() -> i64 {
 /// Restricts the calling thread. `kept` are inherited descriptors that stay usable by name.
 pub fn restrict(policy: &Landlock, kept: &[i32]) -> Result<(), Refusal> {
     let abi = abi(policy)?;
-    let denied = |e: String| Refusal::new("landlock_denied", "ruleset").detail(e);
+    let denied = |e: &(dyn Error + 'static)| refusal("ruleset", e);
     let mut ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
         .handle_access(AccessFs::from_all(abi))
-        .map_err(|e| denied(e.to_string()))?;
+        .map_err(|e| denied(&e))?;
     for (wanted, scope) in [(policy.scope_signal, Scope::Signal), (policy.scope_abstract, Scope::AbstractUnixSocket)] {
         if wanted {
-            ruleset = ruleset.scope(scope).map_err(|e| denied(e.to_string()))?;
+            ruleset = ruleset.scope(scope).map_err(|e| denied(&e))?;
         }
     }
-    let mut created = ruleset.create().map_err(|e| denied(e.to_string()))?;
+    let mut created = ruleset.create().map_err(|e| denied(&e))?;
     for rule in &policy.rules {
         created = add(created, rule, abi)?;
     }
     created = add_descriptors(created, kept, abi)?;
-    let status = created.restrict_self().map_err(|e| denied(e.to_string()))?;
+    let status = created.restrict_self().map_err(|e| denied(&e))?;
     if status.ruleset != RulesetStatus::FullyEnforced {
-        return Err(denied(format!("got {:?}, expected FullyEnforced", status.ruleset)));
+        let got = format!("got {:?}, expected FullyEnforced", status.ruleset);
+        return Err(Refusal::new("landlock_denied", "ruleset").detail(got));
     }
     Ok(())
+}
+
+/// The crate wraps the system call's error; its number says whether trying again helps.
+fn refusal(object: &str, error: &(dyn Error + 'static)) -> Refusal {
+    let refusal = Refusal::new("landlock_denied", object).detail(error.to_string());
+    let mut cause = None;
+    let mut next: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(error) = next {
+        cause = error.downcast_ref::<std::io::Error>().or(cause);
+        next = error.source();
+    }
+    match cause {
+        Some(cause) => refusal.io(cause),
+        None => refusal,
+    }
 }
 
 fn abi(policy: &Landlock) -> Result<ABI, Refusal> {
@@ -100,9 +117,7 @@ fn allow(
     if rights.is_empty() {
         return Ok(created);
     }
-    created
-        .add_rule(PathBeneath::new(fd, rights))
-        .map_err(|e| Refusal::new("landlock_denied", name).detail(e.to_string()))
+    created.add_rule(PathBeneath::new(fd, rights)).map_err(|e| refusal(name, &e))
 }
 
 /// `/dev/stdout` redirected to a file is opened by name again: a rule per kept

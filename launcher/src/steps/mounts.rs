@@ -24,7 +24,7 @@ pub type Prepared = Option<BTreeMap<String, VecDeque<OwnedFd>>>;
 pub struct Root {
     pub fd: OwnedFd,
     pub prepared: Prepared,
-    /// Mounts to make read-only at the very end, by target.
+    /// The tmpfs rows by target: the only places where anything is created.
     tmpfs: BTreeMap<String, OwnedFd>,
 }
 
@@ -154,7 +154,7 @@ impl Root {
             }
             other => other?,
         };
-        on_private_tmpfs(dir.as_raw_fd())?;
+        self.on_own_tmpfs(dir.as_raw_fd())?;
         if directory {
             make_dir_at(dir.as_raw_fd(), name, 0o755)
         } else {
@@ -164,7 +164,7 @@ impl Root {
 
     fn make_dir(&self, target: &str, mode: &str) -> Result<(), Refusal> {
         let dir = self.mount_point(target, Some(true))?;
-        on_private_tmpfs(dir.as_raw_fd()).map_err(|e| missing_point(target, &e))?;
+        self.on_own_tmpfs(dir.as_raw_fd()).map_err(|e| missing_point(target, &e))?;
         let path =
             sys::cstr(&format!("/proc/self/fd/{}", dir.as_raw_fd())).map_err(|e| denied("mode of", target, &e))?;
         // SAFETY: path outlives the call. fchmod refuses O_PATH descriptors, hence the name in /proc.
@@ -189,8 +189,16 @@ impl Root {
     fn parent_of<'a>(&self, target: &'a str) -> Result<(OwnedFd, &'a str), Refusal> {
         let (parent, name) = split(target);
         let dir = self.mount_point(parent, Some(true))?;
-        on_private_tmpfs(dir.as_raw_fd()).map_err(|e| missing_point(target, &e))?;
+        self.on_own_tmpfs(dir.as_raw_fd()).map_err(|e| missing_point(target, &e))?;
         Ok((dir, name))
+    }
+
+    /// Nothing is ever created in the user's tree, which may be a tmpfs, too: the
+    /// directory must be on a mount that a tmpfs row of this plan made.
+    fn on_own_tmpfs(&self, dir: RawFd) -> io::Result<()> {
+        let id = sys::mount_id(dir)?;
+        let own = self.tmpfs.values().any(|made| sys::mount_id(made.as_raw_fd()).is_ok_and(|made| made == id));
+        own.then_some(()).ok_or_else(|| io::Error::from_raw_os_error(libc::EROFS))
     }
 
     fn seal(&self, target: &str) -> Result<(), Refusal> {
@@ -303,21 +311,6 @@ pub fn split(path: &str) -> (&str, &str) {
         Some((parent, name)) => (parent, name),
         None => ("/", path),
     }
-}
-
-/// Nothing is ever created in the user's tree: the directory must be of a tmpfs
-/// whose file system belongs to this user namespace, which only ours does.
-fn on_private_tmpfs(fd: RawFd) -> io::Result<()> {
-    // SAFETY: statfs is plain data that the kernel fills.
-    let magic = unsafe {
-        let mut st: libc::statfs = std::mem::zeroed();
-        sys::check(i64::from(libc::fstatfs(fd, &mut st)))?;
-        st.f_type
-    };
-    if magic != libc::TMPFS_MAGIC {
-        return Err(io::Error::from_raw_os_error(libc::EROFS));
-    }
-    Ok(())
 }
 
 pub fn make_dir_at(dir: RawFd, name: &str, mode: libc::mode_t) -> io::Result<()> {
