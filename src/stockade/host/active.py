@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 
 from stockade.errors import ConfigError
+from stockade.frozen import dataclass
 from stockade.host import facts
 from stockade.rules.tiers import Tier, parse
 

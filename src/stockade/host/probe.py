@@ -12,12 +12,12 @@ import json
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from stockade.decision import BackendVerdict, Decision
 from stockade.errors import Error, LaunchFailed, Refused
+from stockade.frozen import replace
 from stockade.host import facts
 from stockade.host.facts import HostFacts
 from stockade.paths import StateHome, atomic_write

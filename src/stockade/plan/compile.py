@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from stockade.frozen import dataclass, field
 from stockade.plan import canonical, discover, gitfacts, guards, hiding, inputs, linux, own, rows, strict
 from stockade.plan.landlock import ruleset
 from stockade.plan.states import promise_rows
@@ -37,6 +37,7 @@ class Compiled:
 
     ``binds``: parameters of the plan. ``cwd``: the real working directory, or None for the
     private scratch of the plan. ``set_env``: values for the launcher's descriptor.
+    ``tmp_points``: what a /tmp on disk must hold before the start; None when it is in memory.
     ``argv``: the command, with the switches of an inner sandbox in place.
     """
 
@@ -48,8 +49,13 @@ class Compiled:
     argv: tuple[str, ...]
     set_env: tuple[tuple[str, str], ...] = field(repr=False)
     notes: tuple[str, ...]
-    tmp_disk: bool
+    tmp_points: tuple[tuple[str, str], ...] | None
     witness: Witness = field(repr=False)
+
+    @property
+    def tmp_disk(self) -> bool:
+        """True when /tmp lies on disk, in a directory that somebody must make and remove."""
+        return self.tmp_points is not None
 
 
 def compile_plan(resolved: Resolved, host: HostFacts, decision: Decision,
@@ -69,14 +75,15 @@ def compile_plan(resolved: Resolved, host: HostFacts, decision: Decision,
     found = guards.collect(want, hidden, repositories)
     command = _command(want)
     table = _table(want, hidden, found, command, resolved)
-    plan = _plan(want, table, found, command, repositories, keep_env)
+    mounts = table.finish()
+    plan = _plan(want, mounts, found, command, repositories, keep_env)
     inputs.make_cache_dirs(want)
     _watch(want, repositories)
     data = canonical.canonical(plan)
     return Compiled(
         plan=plan, canonical=data, digest=canonical.digest(data), binds=_binds(want), cwd=want.cwd,
         argv=_argv(resolved), set_env=resolved.set_env, notes=(*resolved.notes, *_notes(resolved), *found.notes),
-        tmp_disk=want.tmp_disk, witness=want.witness,
+        tmp_points=tuple(table.disk_points) if want.tmp_disk else None, witness=want.witness,
     )
 
 
@@ -89,7 +96,7 @@ def _command(want: Want) -> discover.Command:
 
 
 def _table(want: Want, hidden: tuple[hiding.Hidden, ...], found: guards.Guards,
-           command: discover.Command, resolved: Resolved) -> list[rows.Row]:
+           command: discover.Command, resolved: Resolved) -> Table:
     table = Table()
     if want.strict:
         strict.view(table, want, hidden, command)
@@ -104,7 +111,7 @@ def _table(want: Want, hidden: tuple[hiding.Hidden, ...], found: guards.Guards,
     linux.sockets(table, want)
     for path, is_dir in sorted(found.masks.items()):
         table.add(rows.mask(path, is_dir=is_dir))
-    return table.finish()
+    return table
 
 
 def _plan(want: Want, table: list[rows.Row], found: guards.Guards, command: discover.Command,
@@ -144,7 +151,9 @@ def _ids(want: Want) -> dict[str, Any]:
 
 def _executable(want: Want, table: list[rows.Row], command: discover.Command) -> str | None:
     """The file that argv[0] must be in the box; None when the host has none of that name."""
-    if command.canonical is None or not want.strict:
+    if command.canonical is None or not os.access(command.canonical, os.X_OK):
+        return None  # exec itself says why, with its own errno
+    if not want.strict:
         return command.canonical
     # A command that no row shows cannot start: "not found" says so better than "changed".
     shown = any(row["kind"] in ("bind", "overlay", "cache") and is_below(command.canonical, row["target"])

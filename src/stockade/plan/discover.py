@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+from stockade.frozen import dataclass, field
 
 MAX_CHAIN = 5
 _INTERPRETER_BYTES = 256

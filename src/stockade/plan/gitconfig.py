@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from stockade.frozen import dataclass
 
 MAX_BYTES = 1 << 20  # git has no limit; a hostile repository must not cost memory
 
@@ -168,13 +169,3 @@ def _value(text: str) -> str | None:
         index += 1
     return None if quoted else "".join(out[:kept])
 
-
-def write(items: list[tuple[str, str]]) -> str:
-    """Return configuration text of plain ``section.key`` items, quoted so that it reads back equal."""
-    out: list[str] = []
-    for key, value in items:
-        section, _, name = key.rpartition(".")
-        quoted = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
-        clean = quoted.encode("utf-8", "replace").decode("utf-8").replace("\b", "\\b")
-        out.append(f'[{section}]\n\t{name} = "{clean}"\n')
-    return "".join(out)

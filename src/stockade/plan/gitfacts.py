@@ -13,8 +13,8 @@ import os
 import shlex
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from stockade.frozen import dataclass
 from stockade.plan import gitconfig
 from stockade.plan.gitconfig import GitConfig
 

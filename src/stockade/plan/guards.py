@@ -13,7 +13,6 @@ import fnmatch
 import glob
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from stockade.errors import Refused
 from stockade.plan import gitfacts, hardlinks, own, rows
@@ -28,13 +27,15 @@ SECRET_DEPTH = 4
 _SKIP = frozenset({".git", "node_modules", "target", "__pycache__"})
 
 
-@dataclass(slots=True, kw_only=True)
 class Guards:
     """Read-only points, masks and notes, as they are collected."""
 
-    points: set[str] = field(default_factory=set)
-    masks: dict[str, bool] = field(default_factory=dict)  # path -> is a directory
-    notes: list[str] = field(default_factory=list)
+    __slots__ = ("masks", "notes", "points")
+
+    def __init__(self) -> None:
+        self.points: set[str] = set()
+        self.masks: dict[str, bool] = {}  # path -> is a directory
+        self.notes: list[str] = []
 
     def plan_rows(self, roots: tuple[str, ...]) -> list[dict[str, object]]:
         """Return the plan's guards: pinned ancestors and read-only points, by depth."""
@@ -75,11 +76,12 @@ def collect(want: Want, hidden: tuple[Hidden, ...], repositories: Iterable[gitfa
     for root in want.write:
         for item in within(hidden, root):
             _mask(guards, item.path)
-    if want.guarded and "git-config" not in want.allow:
+    opened = opened_classes(want)
+    if want.guarded and "git" not in opened:
         for repo in repositories:
             guards.points.update(_existing_real(gitfacts.points(repo), want.write))
     if want.guarded:
-        _listed_points(guards, want)
+        _listed_points(guards, want, opened)
         _hard_links(guards, want, hidden)
     if want.strict:
         _workspace_secrets(guards, want)
@@ -102,8 +104,14 @@ def _mask(guards: Guards, path: str) -> None:
     guards.masks[path] = os.path.isdir(path)
 
 
-def _listed_points(guards: Guards, want: Want) -> None:
-    entries = [entry for entry in load_list("persistence") if entry.guard]
+def opened_classes(want: Want) -> frozenset[str]:
+    """Classes of persistence points that a named grant opens (``git-config``, ``build-config`` ...)."""
+    return frozenset(klass for entry in load_list("grants") if entry.klass == "allow" and entry.id in want.allow
+                     for klass in entry.match)
+
+
+def _listed_points(guards: Guards, want: Want, opened: frozenset[str]) -> None:
+    entries = [entry for entry in load_list("persistence") if entry.guard and entry.klass not in opened]
     top = Names([entry for entry in entries if entry.scope == "workspace"])
     nested = Names([entry for entry in entries if entry.scope == "workspace" and entry.nested])
     for root in want.write:

@@ -12,7 +12,8 @@ import os
 import stat
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from stockade.frozen import dataclass
 
 MAX_ENTRIES = 200_000
 MAX_SECONDS = 0.3

@@ -13,11 +13,14 @@ import glob
 import os
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from stockade.frozen import dataclass
 from stockade.plan import mountinfo
 from stockade.plan.want import Want, below_any, is_below
 from stockade.rules.load import Entry, load_list
+from stockade.rules.moves import XDG, locations
+
+_XDG_NAMES = frozenset(name for name, _ in XDG)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +83,12 @@ def collect(want: Want) -> tuple[Hidden, ...]:
     found: list[Hidden] = [Hidden(path=want.state_home, why="own state")]
     if want.guarded:
         walk = Walk()
-        for entry in load_list("credentials"):
-            found.extend(_of_entry(entry, want, walk))
+        entries = load_list("credentials")
+        names = {name for entry in entries for name in entry.env} | {name for name, _ in XDG}
+        want.witness.read_env(want.env, names)
+        moved = frozenset(name for name in names if want.env.get(name))
+        for entry in entries:
+            found.extend(_of_entry(entry, want, walk, moved))
     found = [item for item in found if item.why == "own state" or not _granted(item, want)]
     # A caller's own --hide beats every grant, so it is added after the grants were heard.
     found.extend(Hidden(path=spelling, why="hide") for path in want.hide for spelling in spellings(path))
@@ -89,17 +96,16 @@ def collect(want: Want) -> tuple[Hidden, ...]:
     return _outermost(found)
 
 
-def _of_entry(entry: Entry, want: Want, walk: Walk) -> list[Hidden]:
+def _of_entry(entry: Entry, want: Want, walk: Walk, moved: frozenset[str]) -> list[Hidden]:
     names = [entry.path]
     if glob.has_magic(entry.path):
         names.extend(entry.examples)
     found = [path for home in want.homes for name in names for path in walk.find(home, name.split("/"))]
-    for variable in entry.env:
-        for value in want.env.get(variable, "").split(":"):
-            if value.startswith("/"):
-                place = os.path.join(value, entry.base) if entry.base else value
-                found.extend(spellings(place))
-    want.witness.read_env(want.env, entry.env)
+    if moved.isdisjoint(entry.env) and not (moved & _XDG_NAMES):
+        return [Hidden(path=path, why=entry.id, keep=entry.keep) for path in found]
+    for place in locations(entry, want.home, want.env)[1:]:
+        for path in glob.glob(place, include_hidden=True) if glob.has_magic(place) else (place,):
+            found.extend(spellings(path))
     return [Hidden(path=path, why=entry.id, keep=entry.keep) for path in found if not _is_home(path, want)]
 
 

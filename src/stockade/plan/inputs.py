@@ -7,6 +7,7 @@ is refused; only what a profile marks optional may be missing. Read next: ``comp
 
 from __future__ import annotations
 
+import glob
 import os
 import stat
 from collections.abc import Iterable, Mapping
@@ -16,6 +17,7 @@ from stockade.environment import compile_env
 from stockade.errors import Refused
 from stockade.ids import digest
 from stockade.plan import gitfacts, mountinfo
+from stockade.plan.files import small_text
 from stockade.plan.linux import CONFIG_DIR, owner_of
 from stockade.plan.want import Cache, Ids, Want, below_any, is_below
 from stockade.plan.witness import Witness
@@ -25,6 +27,7 @@ from stockade.rules.grants import Grant
 from stockade.rules.load import load_list
 from stockade.rules.resolve import Resolved
 from stockade.rules.tiers import Tier
+from stockade.rules.voiding import expand
 
 if TYPE_CHECKING:
     from stockade.host.facts import HostFacts
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
 # A root caller's box 0 is this kernel id. It lies above every range that useradd and the
 # container engines hand out (524288 and up) and below 2^31, and owns no file anywhere.
 KERNEL_ID = 0x7057_0000
-MAX_CONFIG_BYTES = 256 * 1024
 
 
 def gather(resolved: Resolved, host: HostFacts, tier: Tier,
@@ -150,11 +152,11 @@ def socket_paths(resolved: Resolved, env: Mapping[str, str]) -> tuple[str, ...]:
         if entry is None:
             found.append(_socket(item.value))
             continue
-        for place in (*(_address(env.get(name, "")) for name in entry.env), *entry.paths):
-            path = os.path.expandvars(place) if "$" not in place else _expand(place, env)
-            if path.startswith("/") and is_socket(path):
-                found.append(os.path.realpath(path))
-                break
+        places = [_address(env.get(name, "")) for name in entry.env]
+        places += [expand(pattern, resolved.home, env) or "" for pattern in entry.paths]
+        path = next((path for place in places for path in _matching(place) if is_socket(path)), None)
+        if path is not None:
+            found.append(os.path.realpath(path))
     return tuple(dict.fromkeys(found))
 
 
@@ -170,12 +172,10 @@ def _address(value: str) -> str:
     return text.split(",")[0]
 
 
-def _expand(place: str, env: Mapping[str, str]) -> str:
-    name, _, rest = place.lstrip("$").partition("/")
-    value = env.get(name.strip("{}"), "")
-    if not value and name.strip("{}") == "XDG_RUNTIME_DIR":
-        value = f"/run/user/{os.getuid()}"
-    return os.path.join(value, rest) if value.startswith("/") else ""
+def _matching(place: str) -> list[str]:
+    if not place.startswith("/"):
+        return []
+    return sorted(glob.glob(place)) if glob.has_magic(place) else [place]
 
 
 def is_socket(path: str) -> bool:
@@ -232,22 +232,12 @@ def _generated(resolved: Resolved, env: Mapping[str, str], tier: Tier,
     for spec in resolved.state:
         if spec.mode == "env" and spec.env and spec.dir and not env.get(spec.env):
             extra[spec.env] = spec.dir
-    if tier >= Tier.guarded:
-        for config in resolved.config:
+    for config in resolved.config:
+        # git reads the real ~/.gitconfig wherever it is visible; files with tokens are not.
+        if tier >= (Tier.strict if config.filter == "gitconfig" else Tier.guarded):
             witness.saw(*config.sources)
-            text = derive(config.filter, [_text(path) for path in config.sources])
+            text = derive(config.filter, [small_text(path) for path in config.sources])
             if text:
                 files.append((config.to, text))
                 extra[config.env] = f"{CONFIG_DIR}/{config.to}"
     return tuple(files), {name: value for name, value in extra.items() if name not in given}
-
-
-def _text(path: str) -> str:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return ""
-    with os.fdopen(fd, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return ""
-        return stream.read(MAX_CONFIG_BYTES).decode("utf-8", "replace")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from stockade.frozen import dataclass
 
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 

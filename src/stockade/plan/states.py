@@ -27,7 +27,7 @@ def waived(want: Want) -> dict[str, str]:
     asked += [("env", name) for name in want.policy.keep]
     found: dict[str, str] = {}
     for kind, value in asked:
-        for entry in waived_by(kind, value, want.home):
+        for entry in waived_by(kind, value, want.home, want.env):
             for promise in entry.waives:
                 found.setdefault(promise, f"{kind} {value}")
     return found

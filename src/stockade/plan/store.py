@@ -13,11 +13,11 @@ import os
 import re
 import stat
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stockade.errors import ConfigError, nearest
+from stockade.frozen import dataclass
 from stockade.ids import digest as sha256_hex
 from stockade.ids import is_digest
 from stockade.paths import atomic_write

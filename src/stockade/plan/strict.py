@@ -9,19 +9,18 @@ from __future__ import annotations
 import glob
 import os
 
-from stockade.plan import accounts, discover, gitconfig, rows
+from stockade.plan import accounts, discover, rows
+from stockade.plan.files import small_text
 from stockade.plan.hiding import Hidden
 from stockade.plan.linux import memory_budget, owner_of, show
 from stockade.plan.rows import Row
 from stockade.plan.table import Table
 from stockade.plan.want import Want, below_any, is_below
+from stockade.rules.derive import derive
 from stockade.rules.load import Entry, load_list
+from stockade.rules.moves import locations
 
 HOSTNAME = "stockade"
-
-# What a user's git configuration may bring along: no key whose value git executes.
-GIT_KEYS = ("user.name", "user.email", "init.defaultbranch", "core.autocrlf", "core.eol",
-            "core.safecrlf", "safe.directory", "pull.rebase", "push.default")
 
 
 def view(table: Table, want: Want, hidden: tuple[Hidden, ...], command: discover.Command) -> None:
@@ -68,10 +67,10 @@ def _system_rows(path: str, entry: Entry) -> list[Row]:
     if os.path.islink(path):
         # usrmerge: /bin is a link to usr/bin; it stays one, and what it names has its own row.
         return [rows.symlink(path, os.readlink(path))]
-    names = [name for name in entry.except_ if os.path.lexists(os.path.join(path, name))]
-    if names:
-        return [rows.overlay(path, hide=names, dirs=())]
-    return [rows.bind(path)]
+    inside = [os.path.join(path, name) for name in entry.except_]
+    masks = [rows.mask(place, is_dir=os.path.isdir(place)) for place in inside
+             if os.path.lexists(place) and not os.path.islink(place)]
+    return [rows.bind(path), *masks]
 
 
 def _etc(table: Table, want: Want) -> None:
@@ -83,6 +82,7 @@ def _etc(table: Table, want: Want) -> None:
         rows.file("/etc/passwd", accounts.passwd(ids.uid, ids.gid, want.home)),
         rows.file("/etc/group", accounts.group(ids.gid, ids.groups)),
         rows.file("/etc/nsswitch.conf", accounts.nsswitch(network)),
+        rows.file("/etc/hostname", f"{HOSTNAME}\n"),
     )
     if network:
         _host_resolver(table)
@@ -107,10 +107,9 @@ def _git_config(table: Table, want: Want) -> None:
     path = os.path.join(want.home, ".gitconfig")
     other = os.path.join(want.home, ".config", "git", "config")
     want.witness.saw(path, other)
-    items = [*gitconfig.read(other).items, *gitconfig.read(path).items]
-    chosen = [(key, value) for key, value in items if key in GIT_KEYS]
-    if chosen and path not in (*want.read, *want.write):
-        table.add(rows.file(path, gitconfig.write(chosen)))
+    text = derive("gitconfig", [small_text(other), small_text(path)])
+    if text and not below_any(path, [*want.read, *want.write]):
+        table.add(rows.file(path, text))
 
 
 def _toolchains(want: Want, command: discover.Command) -> list[str]:
@@ -120,8 +119,9 @@ def _toolchains(want: Want, command: discover.Command) -> list[str]:
     want.witness.read_env(want.env, names)
     found = [*command.needs]
     found += discover.path_directories(want.env.get("PATH", ""), want.host_cwd, blocked)
+    led = tuple(found)
     for entry in load_list("toolchains"):
-        found += _toolchain(entry, want, blocked)
+        found += _toolchain(entry, want, blocked, led)
     for path in found:
         want.witness.saw(path)
     unique = sorted(dict.fromkeys(found), key=lambda path: (rows.depth(path), path))
@@ -132,22 +132,23 @@ def _toolchains(want: Want, command: discover.Command) -> list[str]:
     return kept
 
 
-def _toolchain(entry: Entry, want: Want, blocked: frozenset[str]) -> list[str]:
-    places: list[str] = []
-    for variable in entry.env:
-        value = want.env.get(variable, "")
-        if value.startswith("/"):
-            places.append(os.path.join(value, entry.base) if entry.base else value)
+def _toolchain(entry: Entry, want: Want, blocked: frozenset[str], led: tuple[str, ...]) -> list[str]:
+    """Roots of a toolchain that exist: those in the home, others only when something leads there."""
     want.witness.read_env(want.env, entry.env)
-    bases = [""] if entry.path.startswith("/") else list(want.homes)
-    places += [os.path.join(base, entry.path) for base in bases]
     found: list[str] = []
-    for place in places:
-        for path in _matches(place):
-            real = os.path.realpath(path)
-            if discover.grantable(real, blocked):
-                found.append(real)
+    for home in want.homes:
+        for place in locations(entry, home, want.env):
+            for path in _matches(place):
+                real = os.path.realpath(path)
+                mine = below_any(real, list(want.homes)) or below_any(path, list(want.homes))
+                if discover.grantable(real, blocked) and (mine or below_any_of(led, real)):
+                    found.append(real)
     return found
+
+
+def below_any_of(paths: tuple[str, ...], root: str) -> bool:
+    """Tell whether one of ``paths`` lies in ``root``: a command or PATH leads there."""
+    return any(is_below(path, root) for path in paths)
 
 
 def spellings(table: Table, want: Want, links: dict[str, str]) -> None:

@@ -9,20 +9,23 @@ mount point can be neither is ``mount_point_missing``. Read next: ``linux.py``.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 
 from stockade.errors import Refused
 from stockade.plan.rows import Row, depth, directory, parents
 
 _OWN = frozenset({"tmpfs", "dev"})
+DISK = "@tmp"
 _MOUNTS = frozenset({"bind", "tmpfs", "overlay", "cache", "proc", "dev"})
 
 
-@dataclass(slots=True, kw_only=True)
 class Table:
     """Rows as they are collected; ``finish`` gives the list for the plan."""
 
-    rows: list[Row] = field(default_factory=list)
+    __slots__ = ("disk_points", "rows")
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.disk_points: list[tuple[str, str]] = []  # (path below /tmp, "dir" or "file")
 
     def add(self, *rows: Row) -> None:
         """Add rows; of two on one target the later wins."""
@@ -41,17 +44,25 @@ class Table:
         done: list[Row] = []
         made: dict[str, Row] = {}
         for row in ordered:
-            if row["kind"] == "seal" or row["target"] == "/":
-                done.append(row)
-                made.setdefault(row["target"], row)
-                continue
             if row["kind"] == "dir" and row["target"] in made:
                 continue
-            _place(row, made, done)
+            top = row["kind"] == "seal" or row["target"] == "/"
+            if not top and enclosing(row["target"], made).get("source") == DISK:
+                if not self._on_disk(row):
+                    continue
+            elif not top:
+                _place(row, made, done)
             done.append(row)
-            made[row["target"]] = row
+            made.setdefault(row["target"], row)
         done.sort(key=lambda row: (row["kind"] == "seal", depth(row["target"])))
         return done
+
+    def _on_disk(self, row: Row) -> bool:
+        """/tmp on disk is our own new directory: its mount points are made with it."""
+        self.disk_points.append((row["target"], "dir" if is_directory(row) else "file"))
+        if "create" in row:
+            row["create"] = False
+        return bool(row["kind"] != "dir")
 
 
 def _last_wins(rows: list[Row]) -> list[Row]:
@@ -92,7 +103,7 @@ def _place(row: Row, made: dict[str, Row], done: list[Row]) -> None:
         row["create"] = False
     if os.path.lexists(row["target"]):
         return
-    if above["kind"] == "overlay" and _is_directory(row):
+    if above["kind"] == "overlay" and is_directory(row):
         name = row["target"][len(above["target"].rstrip("/")) + 1:]
         above["dirs"] = sorted({*above["dirs"], name})
         return
@@ -103,7 +114,7 @@ def _place(row: Row, made: dict[str, Row], done: list[Row]) -> None:
                   hint="create the directory on the host, or drop the grant")
 
 
-def _is_directory(row: Row) -> bool:
+def is_directory(row: Row) -> bool:
     if row["kind"] in ("bind", "overlay"):
         return os.path.isdir(row["source"])
-    return row["kind"] in ("tmpfs", "cache", "proc", "dev")
+    return row["kind"] in ("tmpfs", "cache", "proc", "dev", "dir")

@@ -18,11 +18,11 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from stockade.errors import EXIT_TIMED_OUT, LaunchFailed
+from stockade.frozen import dataclass, field
 from stockade.process.receipt import Reader, Receipt, refusal
 
 AnyProcess = subprocess.Popen[Any]
@@ -274,6 +274,45 @@ class Box(subprocess.Popen[Any]):
 def unconfined(argv: Sequence[str], env: Mapping[str, str], **popen: Any) -> subprocess.Popen[Any]:
     """Start a command without a box, with a filtered environment (tier ``off``)."""
     return subprocess.Popen(list(argv), env=dict(env), **popen)
+
+
+def become(launch: Launch) -> NoReturn:
+    """Replace this process by the launcher: no Python stays beside the box.
+
+    The command's caller is then whoever started us, so the box is tied to nobody else.
+    Raises: LaunchFailed or Refused when the launcher cannot be started.
+    """
+    plan = sealed_memfd("stockade-plan", launch.plan)
+    kept = [plan]
+    extra: list[str] = []
+    if launch.set_env:
+        values = sealed_memfd("stockade-env", _env_items(launch.set_env))
+        kept.append(values)
+        extra = ["--setenv-fd", str(values)]
+    line = command_line(launch, source=["--plan-fd", str(plan)], extra=extra)
+    for fd in kept:
+        os.set_inheritable(fd, True)
+    _forget_python()
+    try:
+        os.execv(line[0], line)
+    except OSError as err:
+        raise _start_error(err) from err
+
+
+def become_unconfined(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> NoReturn:
+    """Replace this process by a command without a box (tier ``off``). Raises: OSError."""
+    os.chdir(cwd)
+    _forget_python()
+    os.execvpe(argv[0], list(argv), dict(env))
+
+
+def _forget_python() -> None:
+    """Undo what the interpreter did to this process; exec would hand it on.
+
+    Python ignores SIGPIPE and SIGXFSZ: a command that inherits that never ends behind a closed pipe.
+    """
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def launcher_facts() -> bytes:

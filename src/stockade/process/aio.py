@@ -127,7 +127,9 @@ class Process:
         if box.stderr is not None:
             self.stderr = await _reader(loop, box.stderr)
         if box.stdin is not None:
-            transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, box.stdin)
+            # This protocol knows when the transport is closed; the pipe never gives it data.
+            transport, protocol = await loop.connect_write_pipe(
+                lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader(loop=loop), loop=loop), box.stdin)
             self.stdin = asyncio.StreamWriter(transport, protocol, None, loop)
 
     def _report(self) -> None:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from stockade.decision import Decision
 from stockade.errors import CommandFailed, ConfigError, TimedOut
+from stockade.frozen import dataclass, field
 from stockade.host.facts import HostFacts
 from stockade.plan import store
 from stockade.process import _exec, capture, off, tmpdisk
@@ -199,7 +199,7 @@ def wrap(args: Args, *, pin: str | None = None, **options: Any) -> Wrapped:
         raise ConfigError("wrap_impossible", f"option {name!r}: belongs to the one who starts the line")
     prepared = prepare(build_request(args, **options), stored=True)
     compiled = prepared.compiled
-    if compiled is None or compiled.tmp_disk:
+    if compiled is None or compiled.tmp_points is not None:
         what = "tier 'off'" if compiled is None else "tmp 'disk'"
         raise ConfigError("wrap_impossible", f"{what}: has no launch line")
     state = prepared.resolved.state_home

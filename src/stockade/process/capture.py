@@ -11,10 +11,10 @@ import os
 import selectors
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from subprocess import TimeoutExpired
 from typing import Any
 
+from stockade.frozen import dataclass
 from stockade.process._exec import AnyProcess
 
 CHUNK = 1 << 16

@@ -11,12 +11,12 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from stockade import paths
 from stockade.decision import Decision, decide
+from stockade.frozen import dataclass, field, replace
 from stockade.host.active import active
 from stockade.host.facts import HostFacts
 from stockade.host.probe import host_facts

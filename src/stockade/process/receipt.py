@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from stockade.errors import LaunchFailed, Refused
+from stockade.frozen import dataclass, field
 
 SCHEMA = "stockade.receipt.v1"
 MAX_BYTES = 8 << 20  # 5,000 variables by name and 2,000 changed paths stay far below

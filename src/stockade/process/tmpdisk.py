@@ -23,7 +23,7 @@ _locks: dict[str, int] = {}
 
 def make(prepared: Prepared) -> str | None:
     """Make the directory if the request asks for one; removes what crashes left behind."""
-    if prepared.compiled is None or not prepared.compiled.tmp_disk:
+    if prepared.compiled is None or prepared.compiled.tmp_points is None:
         return None
     base = os.path.realpath(prepared.resolved.state_home.run)
     _collect(base)
@@ -32,7 +32,16 @@ def make(prepared: Prepared) -> str | None:
     fcntl.flock(lock, fcntl.LOCK_EX)
     _locks[path] = lock
     os.mkdir(path, 0o700)
+    for point, kind in prepared.compiled.tmp_points:
+        _make_point(path + point.removeprefix("/tmp"), kind)
     return path
+
+
+def _make_point(path: str, kind: str) -> None:
+    """Make a place to mount on (a write root below /tmp is still there)."""
+    os.makedirs(path if kind == "dir" else os.path.dirname(path), mode=0o700, exist_ok=True)
+    if kind == "file":
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
 
 
 def remove(path: str | None) -> None:

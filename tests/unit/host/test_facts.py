@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
 
 import pytest
 
+from stockade.frozen import replace
 from stockade.host import facts
 from stockade.host.active import active
 
