@@ -9,13 +9,11 @@ Read next: ``stockade.rules.schema`` (which keys a list may have), ``docs/tiers.
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import sys
-from stockade.frozen import dataclass, fields
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from stockade.errors import ConfigError, nearest
 
@@ -24,9 +22,10 @@ COMPILED = os.path.join(RULES_DIR, "compiled.json")
 COMPILED_SCHEMA = "stockade.rules.v1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(NamedTuple):
     """One row of a reviewed list; fields that a list does not use are empty.
+
+    A named tuple, not a record class: a start at guarded builds five hundred of them.
 
     id: unique in its list. list: name of the list. why: what an attacker gains, or why it is safe.
     source: where the fact comes from. kind: ``file``, ``dir``, ``any``, ``glob`` or ``var``.
@@ -64,29 +63,51 @@ class Entry:
     tiers: tuple[str, ...] = ()
     match: tuple[str, ...] = ()
     generated: bool = False
-    optional: bool = False
     bin: tuple[str, ...] = ()
 
 
-_LISTS = frozenset(f.name for f in fields(Entry) if f.default == ())
+_PLACE = {name: index for index, name in enumerate(Entry._fields)}
+_BLANK = ("", "", "", "", *Entry._field_defaults.values())
 
 
 @lru_cache(maxsize=1)
-def _compiled() -> dict[str, Any]:
+def _sections() -> dict[str, str]:
+    """Return the raw text of each list and profile, by name.
+
+    The compiled file is one JSON document with one member a line, so that a start parses only the
+    lists it asks for.
+    """
     try:
         with open(COMPILED, encoding="utf-8") as stream:
-            data: dict[str, Any] = json.load(stream)
+            lines = stream.read().split("\n")
     except (OSError, ValueError) as err:
         raise ConfigError("rules_invalid", f"rules in {COMPILED!r}: cannot be read ({err})") from err
-    if data.get("schema") != COMPILED_SCHEMA:
-        raise ConfigError("rules_invalid", f"rules in {COMPILED!r}: got schema {data.get('schema')!r}, "
-                                           f"expected {COMPILED_SCHEMA!r}")
-    return data
+    if lines[:1] != [f'{{"schema":"{COMPILED_SCHEMA}",'] or lines[-2:] != ['"end":null}', ""]:
+        raise ConfigError("rules_invalid", f"rules in {COMPILED!r}: cut short, or not of schema {COMPILED_SCHEMA!r}")
+    found = {}
+    for line in lines[1:-2]:
+        name, _, text = line.partition(":")
+        found[name.strip('"')] = text.removesuffix(",")
+    return found
+
+
+def _names(kind: str) -> tuple[str, ...]:
+    return tuple(sorted(name[len(kind):] for name in _sections() if name.startswith(kind)))
+
+
+def _parse(name: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as err:
+        raise ConfigError("rules_invalid", f"rules in {COMPILED!r}: {name!r} cannot be read ({err})") from err
 
 
 def _entry(list_name: str, row: dict[str, Any]) -> Entry:
-    values = {key: tuple(value) if key in _LISTS else value for key, value in row.items()}
-    return Entry(list=list_name, **values)
+    values: list[Any] = [*_BLANK]
+    values[1] = list_name
+    for key, value in row.items():
+        values[_PLACE[key]] = tuple(value) if type(value) is list else value
+    return Entry._make(values)
 
 
 @cache
@@ -95,33 +116,33 @@ def load_list(name: str) -> tuple[Entry, ...]:
 
     Raises: ConfigError ``rules_invalid`` for a list that does not exist.
     """
-    rows = _compiled()["lists"].get(name)
-    if rows is None:
+    text = _sections().get(f"list/{name}")
+    if text is None:
         raise ConfigError("rules_invalid", f"list {name!r}: not in the compiled rules",
                           hint=nearest(name, list_names()))
-    return tuple(_entry(name, row) for row in rows)
+    return tuple(_entry(name, row) for row in _parse(name, text))
 
 
 def list_names() -> tuple[str, ...]:
     """Return the names of the reviewed lists, sorted."""
-    return tuple(sorted(_compiled()["lists"]))
+    return _names("list/")
 
 
 def profile_names() -> tuple[str, ...]:
     """Return the names of the built-in profiles, sorted."""
-    return tuple(sorted(_compiled()["profiles"]))
+    return _names("profile/")
 
 
 def profile_data(name: str) -> dict[str, Any]:
-    """Return the content of the built-in profile ``name``; the caller may change the copy.
+    """Return the content of the built-in profile ``name``, a fresh copy at each call.
 
     Raises: ConfigError ``unknown_profile``.
     """
-    data = _compiled()["profiles"].get(name)
-    if data is None:
+    text = _sections().get(f"profile/{name}")
+    if text is None:
         raise ConfigError("unknown_profile", f"profile {name!r}: no built-in profile of that name",
                           hint=nearest(name, profile_names()))
-    result: dict[str, Any] = copy.deepcopy(data)
+    result: dict[str, Any] = _parse(name, text)
     return result
 
 

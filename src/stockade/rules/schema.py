@@ -13,18 +13,18 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from stockade.frozen import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from stockade.errors import ConfigError, nearest
+from stockade.frozen import dataclass
 from stockade.rules.load import COMPILED_SCHEMA
 from stockade.rules.promises import PROMISE_IDS
 from stockade.rules.tiers import Caller, Tier
 
 _COMMON = ("id", "why", "source")
 _TYPES: Mapping[str, type] = MappingProxyType({
-    "guard": bool, "nested": bool, "generated": bool, "optional": bool, "min_len": int,
+    "guard": bool, "nested": bool, "generated": bool, "min_len": int,
     "env": list, "keep": list, "examples": list, "report": list, "abstract": list, "tcp": list,
     "paths": list, "except": list, "waives": list, "tiers": list, "match": list, "bin": list,
 })
@@ -101,14 +101,18 @@ def compile_rules(rules_dir: str) -> str:
     lists = {name: _compile_list(os.path.join(rules_dir, f"{name}.toml"), shape)
              for name, shape in sorted(_SHAPES.items())}
     _merge_waives(lists)
-    profiles = {}
+    members = [f'{{"schema":"{COMPILED_SCHEMA}",']
+    members += [_member(f"list/{name}", rows) for name, rows in lists.items()]
     profile_dir = os.path.join(rules_dir, "profiles")
     for file_name in sorted(os.listdir(profile_dir)):
         if file_name.endswith(".toml"):
-            profiles[file_name[:-5]] = _compile_profile(os.path.join(profile_dir, file_name))
-    data = {"schema": COMPILED_SCHEMA, "lists": lists, "profiles": profiles}
-    # One entry a line, so that a review of the compiled file can follow a change.
-    return json.dumps(data, sort_keys=True, ensure_ascii=False, indent=0) + "\n"
+            members.append(_member(f"profile/{file_name[:-5]}", _compile_profile(os.path.join(profile_dir, file_name))))
+    return "\n".join([*members, '"end":null}', ""])
+
+
+def _member(name: str, value: object) -> str:
+    # One member a line: the loader finds a list without parsing the others.
+    return f'"{name}":' + json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":")) + ","
 
 
 def _merge_waives(lists: dict[str, list[dict[str, Any]]]) -> None:
