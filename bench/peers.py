@@ -8,6 +8,7 @@ left out in its favour.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -112,7 +113,7 @@ class Launch:
 def take_apart(argv: Sequence[str], env: Mapping[str, str]) -> Launch:
     """Read the plan and the parameters that a launch line names."""
     end = argv.index("--")
-    options = list(zip(argv[1:end], argv[2:end], strict=False))
+    options = list(itertools.pairwise(argv[1:end]))
     named = {name: value for name, value in options if name.startswith("--")}
     binds = dict(value.split("=", 1) for name, value in options if name == "--bind")
     plan = json.loads((Path(named["--plan-store"]) / f"{named['--plan']}.json").read_text())

@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from rows import Row, World, all_rows
+from rows import GROUPS, Row, World, all_rows
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -59,29 +59,30 @@ def world(base: Path, name: str) -> Iterator[World]:
         shutil.rmtree(where, ignore_errors=True)
 
 
-def phase(base: Path, name: str, runs: int) -> list[Row]:
+def phase(base: Path, name: str, runs: int, only: list[str]) -> list[Row]:
     """Measure every row as the user of this process."""
     sys.path.insert(0, str(base / "src"))
     with world(base, name) as place:
         rows = []
-        for row in all_rows(place, runs):
+        for row in all_rows(place, runs, only):
             print(f"  {name:5} {row.text()}", file=sys.stderr, flush=True)
             rows.append(row)
         return rows
 
 
-def phase_as(base: Path, user: str, runs: int) -> list[Row]:
+def phase_as(base: Path, user: str, runs: int, only: list[str]) -> list[Row]:
     """Run the phase of an ordinary user in a process of that user."""
     account = pwd.getpwnam(user)
     python = "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else sys.executable
     argv = ["setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups", "--",
-            python, "-B", str(base / "bench" / "spawn.py"), "--phase", str(base), "--runs", str(runs)]  # fmt: skip
+            python, "-B", str(base / "bench" / "spawn.py"), "--phase", str(base), "--runs", str(runs),
+            *[part for name in only for part in ("--only", name)]]  # fmt: skip
     env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
     done = subprocess.run(argv, env=env, stdout=subprocess.PIPE, text=True, check=True, cwd="/")
     return [Row(**row) for row in json.loads(done.stdout)]
 
 
-def measure(user: str, runs: int) -> dict[str, list[Row]]:
+def measure(user: str, runs: int, only: list[str]) -> dict[str, list[Row]]:
     """Measure as an ordinary user, and as root too when root asks."""
     base = Path(tempfile.mkdtemp(prefix="stockade-bench-", dir="/var/tmp"))
     try:
@@ -89,8 +90,8 @@ def measure(user: str, runs: int) -> dict[str, list[Row]]:
         (base / "worlds").mkdir()
         (base / "worlds").chmod(0o1777)
         if os.geteuid() != 0:
-            return {"user": phase(base, "user", runs)}
-        return {"user": phase_as(base, user, runs), "root": phase(base, "root", runs)}
+            return {"user": phase(base, "user", runs, only)}
+        return {"user": phase_as(base, user, runs, only), "root": phase(base, "root", runs, only)}
     finally:
         shutil.rmtree(base, ignore_errors=True)
 
@@ -123,12 +124,13 @@ def main() -> int:
         "--as-user", default=USER, help=f"ordinary account to measure as when started by root (default {USER})"
     )
     parser.add_argument("--json", type=Path, default=HERE / "results" / "spawn.json", help="where the figures go")
+    parser.add_argument("--only", action="append", choices=GROUPS, default=[], help="measure only these rows")
     parser.add_argument("--phase", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.phase:
-        json.dump([row.as_json() for row in phase(options.phase, "user", options.runs)], sys.stdout)
+        json.dump([row.as_json() for row in phase(options.phase, "user", options.runs, options.only)], sys.stdout)
         return 0
-    results = measure(options.as_user, options.runs)
+    results = measure(options.as_user, options.runs, options.only)
     print_table(results)
     write_json(options.json, results, options.runs)
     return 1 if any(row.verdict == "FAIL" for rows in results.values() for row in rows) else 0
