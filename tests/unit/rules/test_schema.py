@@ -48,7 +48,7 @@ def refused(rules: Path) -> str:
 def test_a_wrong_row_is_named(rules: Path, row: str, words: tuple[str, ...]) -> None:
     (rules / "credentials.toml").write_text(f"entry = [{row}]\n")
     text = refused(rules)
-    assert "credentials.toml" in text and "'x'" in text or "'../x'" in text
+    assert "credentials.toml" in text and ("'x'" in text or "'../x'" in text)
     for word in words:
         assert word in text
 
