@@ -251,15 +251,16 @@ fn prepare_command(launch: &Launch) -> Result<Vec<CString>, Refusal> {
     caps::no_new_privs()?;
     let candidates = exec::candidates(launch.argv[0].as_c_str(), &launch.env);
     exec::check_executable(&candidates, plan.executable.as_deref())?;
+    let dir = exec::open_dir(launch.cwd)?;
     if let Some(policy) = &plan.landlock {
         let kept: Vec<RawFd> = (0..=2).chain(plan.fds.iter().copied()).collect();
         landlock::restrict(policy, &kept)?;
     }
     limits::apply(&plan.limits)?;
-    exec::change_dir(launch.cwd)?;
     launch.start.restore();
     seccomp::install(&plan.seccomp.filter)
         .map_err(|e| Refusal::new("seccomp_denied", plan.seccomp.filter.as_str()).io(&e))?;
+    exec::change_dir(&dir, launch.cwd)?;
     Ok(candidates)
 }
 

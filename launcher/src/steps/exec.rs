@@ -6,16 +6,21 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use crate::report::Refusal;
 use crate::sys;
 
-pub fn change_dir(path: &str) -> Result<(), Refusal> {
-    let fail = |e: &io::Error| Refusal::new("chdir_denied", path).io(e);
-    let fd = sys::openat2(libc::AT_FDCWD, path, libc::O_PATH | libc::O_DIRECTORY, 0).map_err(|e| fail(&e))?;
+/// The working directory, opened before the filter (which knows no openat2).
+pub fn open_dir(path: &str) -> Result<OwnedFd, Refusal> {
+    sys::openat2(libc::AT_FDCWD, path, libc::O_PATH | libc::O_DIRECTORY, 0)
+        .map_err(|e| Refusal::new("chdir_denied", path).io(&e))
+}
+
+pub fn change_dir(dir: &OwnedFd, path: &str) -> Result<(), Refusal> {
     // SAFETY: the descriptor is ours.
-    sys::check(i64::from(unsafe { libc::fchdir(fd.as_raw_fd()) })).map(drop).map_err(|e| fail(&e))
+    let ret = unsafe { libc::fchdir(dir.as_raw_fd()) };
+    sys::check(i64::from(ret)).map(drop).map_err(|e| Refusal::new("chdir_denied", path).io(&e))
 }
 
 /// The files that `argv[0]` may stand for, in order.
