@@ -85,13 +85,14 @@ def ssh_config_files(base: str = "/etc/ssh") -> dict[str, str] | None:
     if os.path.isdir(extra):
         names += [f"ssh_config.d/{name}" for name in sorted(os.listdir(extra))[:100]]
     for name in names:
-        text = _small_text(os.path.join(base, name))
+        text = public_text(os.path.join(base, name), MAX_SSH_FILE)
         if text is not None:
             found[name] = text
     return found
 
 
-def _small_text(path: str) -> str | None:
+def public_text(path: str, limit_bytes: int) -> str | None:
+    """Return the text of a small file that everybody may read, else None."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -99,9 +100,9 @@ def _small_text(path: str) -> str | None:
     with os.fdopen(fd, "rb") as stream:
         info = os.fstat(fd)
         # Only what everybody may read: a copy must not publish root's private file.
-        if not stat.S_ISREG(info.st_mode) or not info.st_mode & 0o004 or info.st_size > MAX_SSH_FILE:
+        if not stat.S_ISREG(info.st_mode) or not info.st_mode & 0o004 or info.st_size > limit_bytes:
             return None
-        data = stream.read(MAX_SSH_FILE)
+        data = stream.read(limit_bytes)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:

@@ -77,7 +77,7 @@ def compile_plan(resolved: Resolved, host: HostFacts, decision: Decision,
     table = _table(want, hidden, found, command, resolved)
     mounts = table.finish()
     plan = _plan(want, mounts, found, command, repositories, keep_env)
-    inputs.make_cache_dirs(want)
+    inputs.make_cache_dirs(want, resolved)
     _watch(want, repositories)
     data = canonical.canonical(plan)
     return Compiled(
@@ -105,7 +105,8 @@ def _table(want: Want, hidden: tuple[hiding.Hidden, ...], found: guards.Guards,
         linux.host_view(table, want, hidden)
     linux.common(table, want)
     linux.resolver(table, want)
-    linux.reads(table, want, hidden, () if want.strict else want.read)
+    # What a private place would cover: a read grant, or the command itself, below /tmp.
+    linux.reads(table, want, hidden, () if want.strict else (*want.read, *command.needs))
     linux.caches(table, want)
     linux.write_roots(table, want)
     linux.sockets(table, want)

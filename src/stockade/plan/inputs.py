@@ -8,6 +8,7 @@ is refused; only what a profile marks optional may be missing. Read next: ``comp
 from __future__ import annotations
 
 import glob
+import json
 import os
 import stat
 from collections.abc import Iterable, Mapping
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from stockade.environment import compile_env
 from stockade.errors import Refused
 from stockade.ids import digest
+from stockade.paths import atomic_write
 from stockade.plan import gitfacts, mountinfo
 from stockade.plan.files import small_text
 from stockade.plan.linux import CONFIG_DIR, owner_of
@@ -209,8 +211,15 @@ def identity_of(resolved: Resolved) -> str:
     return digest("\0".join([*resolved.profiles, resolved.workspace]).encode("utf-8", "surrogateescape"))[:24]
 
 
-def make_cache_dirs(want: Want) -> None:
-    """Create the directories of the identity's caches."""
+def make_cache_dirs(want: Want, resolved: Resolved) -> None:
+    """Create the directories of the identity's caches, and a note of whose they are."""
+    if any(item.upper for item in want.caches):
+        base = os.path.join(os.path.realpath(resolved.state_home.caches), identity_of(resolved))
+        note = os.path.join(base, "identity.json")
+        os.makedirs(base, mode=0o700, exist_ok=True)
+        if not os.path.exists(note):
+            data = {"profiles": list(resolved.profiles), "workspace": resolved.workspace}
+            atomic_write(note, json.dumps(data, sort_keys=True).encode())
     for item in want.caches:
         for path in (item.upper, item.work):
             if path:

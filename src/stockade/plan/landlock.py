@@ -55,7 +55,8 @@ def _top(path: str) -> str:
 
 
 def _writable(table: list[Row]) -> set[tuple[str, str]]:
-    found: set[tuple[str, str]] = {("/dev", "device"), ("/dev/shm", "write"), ("/proc", "write")}
+    found: set[tuple[str, str]] = {("/dev", "device"), ("/dev/shm", "write"), ("/dev/mqueue", "write"),
+                                    ("/proc", "write")}
     for row in table:
         kind, target = row["kind"], row["target"]
         if kind == "cache" or (kind == "tmpfs" and target != "/" and "ro" not in row["attrs"]):

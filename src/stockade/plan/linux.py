@@ -230,5 +230,12 @@ def _ssh(table: Table, want: Want) -> None:
 def reads(table: Table, want: Want, hidden: tuple[Hidden, ...], paths: Iterable[str]) -> None:
     """Read grants inside private places (a grant below /tmp or /run is hidden otherwise)."""
     for path in paths:
-        if below_any(path, list(PRIVATE[:3])):
-            table.add(*show(path, want, hidden=hidden))
+        if below_any(path, list(PRIVATE[:3])) and not below_any(path, list(want.write)):
+            table.add(*link_or_show(path, want, hidden))
+
+
+def link_or_show(path: str, want: Want, hidden: tuple[Hidden, ...]) -> list[Row]:
+    """A symbolic link stays one on a private file system; what it leads to has a row of its own."""
+    if os.path.islink(path):
+        return [rows.symlink(path, os.readlink(path))]
+    return show(path, want, hidden=hidden)

@@ -12,7 +12,7 @@ import os
 from stockade.plan import accounts, discover, rows
 from stockade.plan.files import small_text
 from stockade.plan.hiding import Hidden
-from stockade.plan.linux import memory_budget, owner_of, show
+from stockade.plan.linux import link_or_show, memory_budget, owner_of, show
 from stockade.plan.rows import Row
 from stockade.plan.table import Table
 from stockade.plan.want import Want, below_any, is_below
@@ -21,6 +21,7 @@ from stockade.rules.load import Entry, load_list
 from stockade.rules.moves import locations
 
 HOSTNAME = "stockade"
+COPY_BYTES = 2048
 
 
 def view(table: Table, want: Want, hidden: tuple[Hidden, ...], command: discover.Command) -> None:
@@ -52,7 +53,7 @@ def _system(table: Table, want: Want) -> list[str]:
         if entry.scope == "user" and want.ids.shifted:
             continue
         for path in _matches(entry.path):
-            table.add(*_system_rows(path, entry))
+            table.add(*_system_rows(path, entry, want))
             shown.append(path)
     return shown
 
@@ -63,10 +64,15 @@ def _matches(path: str) -> list[str]:
     return [path] if os.path.lexists(path) else []
 
 
-def _system_rows(path: str, entry: Entry) -> list[Row]:
+def _system_rows(path: str, entry: Entry, want: Want) -> list[Row]:
     if os.path.islink(path):
         # usrmerge: /bin is a link to usr/bin; it stays one, and what it names has its own row.
         return [rows.symlink(path, os.readlink(path))]
+    text = accounts.public_text(path, COPY_BYTES) if entry.klass == "etc" and os.path.isfile(path) else None
+    if text is not None:
+        # A copy on the private root costs a third of a mount, and /etc has dozens of such files.
+        want.witness.saw(path)
+        return [rows.file(path, text)]
     inside = [os.path.join(path, name) for name in entry.except_]
     masks = [rows.mask(place, is_dir=os.path.isdir(place)) for place in inside
              if os.path.lexists(place) and not os.path.islink(place)]
@@ -176,9 +182,7 @@ def _covered(path: str, want: Want, system: list[str]) -> bool:
 def _hop(path: str, want: Want, hidden: tuple[Hidden, ...]) -> list[Row]:
     if any(is_below(path, item.path) and not item.keep for item in hidden):
         return []
-    if os.path.islink(path):
-        return [rows.symlink(path, os.readlink(path))]
-    return show(path, want, hidden=(*hidden, *_toolchain_secrets(path)))
+    return link_or_show(path, want, (*hidden, *_toolchain_secrets(path)))
 
 
 def _toolchain_secrets(path: str) -> list[Hidden]:

@@ -110,6 +110,7 @@ class Box(subprocess.Popen[Any]):
             self.wait_started()
 
     def _start(self, launch: Launch, popen: dict[str, Any]) -> None:
+        # (9) Start the launcher: nothing of Python runs between fork and exec.
         opened: list[int] = []
         try:
             plan = sealed_memfd("stockade-plan", launch.plan)

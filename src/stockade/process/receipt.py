@@ -132,6 +132,7 @@ class Reader:
 
     def feed(self, data: bytes) -> None:
         """Take bytes as read. Raises: LaunchFailed(receipt_invalid)."""
+        # (10) Collect the receipt: only the launcher's own descriptor counts as evidence.
         self._size += len(data)
         if self._size > MAX_BYTES:
             raise LaunchFailed("receipt_invalid", f"report: got more than {MAX_BYTES} bytes")
