@@ -318,13 +318,13 @@ def read_receipt(path: Path) -> dict[str, Any]:
 
 def report(bare: Installed, strict: Installed, receipt: dict[str, Any], used: str) -> int:
     """Print the comparison; return the exit status."""
-    print(f"\n  {'what the postinstall tried':34}{'bare':16}{'strict':26}promise")
+    print(f"\n  {'what the postinstall tried':34}{'bare':16}{'strict':30}promise")
     escaped = [name for name, _, _ in ATTEMPTS if strict.got[name] is not None]
     for name, text, promise in ATTEMPTS:
         without = bare.got[name] or f"no ({bare.errors[name] or 'no effect'})"
         inside = strict.got[name]
-        verdict = f"GOT THROUGH: {inside}" if inside else f"stopped ({strict.errors[name] or 'no effect on the host'})"
-        print(f"  {text:34}{without:16}{verdict:26.25}{promise}")
+        verdict = f"GOT THROUGH: {inside}" if inside else f"stopped ({strict.errors[name] or 'nothing on the host'})"
+        print(f"  {text:34}{without:16}{verdict:30.29}{promise}")
     worked = sum(1 for value in bare.got.values() if value)
     print(f"\n  attacks that worked   bare {worked} of {len(ATTEMPTS)}   strict {len(escaped)} of {len(ATTEMPTS)}")
     print(
@@ -344,6 +344,15 @@ def report(bare: Installed, strict: Installed, receipt: dict[str, Any], used: st
         and used.endswith("ok")
     )
     return 0 if good else 1
+
+
+def remove(base: Path) -> None:
+    """Remove the worlds, with the closed directories that overlay mounts leave in caches."""
+    for path, names, _ in os.walk(base):
+        for directory in (os.path.join(path, name) for name in names):
+            if not os.path.islink(directory):
+                os.chmod(directory, 0o700)
+    shutil.rmtree(base)
 
 
 def main() -> int:
@@ -369,7 +378,7 @@ def main() -> int:
         if keep:
             print(f"  kept                  {base}")
         else:
-            shutil.rmtree(base, ignore_errors=True)
+            remove(base)
 
 
 if __name__ == "__main__":

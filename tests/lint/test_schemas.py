@@ -42,7 +42,8 @@ def place(tmp_path: Path) -> Iterator[Json]:
         (tmp_path / name).mkdir(mode=0o700)
     env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path / "home"), "STOCKADE_HOME": str(tmp_path / "state")}
     subprocess.run(["git", "init", "-q", str(tmp_path / "work")], env=env, check=True)
-    yield {"env": env, "cwd": str(tmp_path / "work")}
+    work = str(tmp_path / "work")
+    yield {"env": env, "cwd": work, "write": [work]}
 
 
 def stored(argv: list[str]) -> Json:
