@@ -30,14 +30,16 @@ const ALWAYS: [&str; 19] = [
     "supervised",
 ];
 
-pub fn of(plan: &Plan) -> FactSet {
+/// `snapshot`: an overlay was refused, and its entries were bound one by one.
+pub fn of(plan: &Plan, snapshot: bool) -> FactSet {
     let mut facts = FactSet::new(true);
     ALWAYS.into_iter().for_each(|fact| facts.add(fact));
     let row = |wanted: fn(&Row) -> bool| plan.mounts.iter().any(wanted);
     let landlock = plan.landlock.as_ref();
     let sometimes = [
         ("netns", plan.net == Net::None),
-        ("overlay_home", row(|r| matches!(r, Row::Overlay { .. }))),
+        ("overlay_home", !snapshot && row(|r| matches!(r, Row::Overlay { .. }))),
+        ("snapshot_home", snapshot),
         ("proc_fresh", row(|r| matches!(r, Row::Proc { .. }))),
         ("proc_covers", row(|r| matches!(r, Row::Proc { covers, .. } if !covers.is_empty()))),
         ("dev_private", row(|r| matches!(r, Row::Dev { .. }))),

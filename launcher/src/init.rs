@@ -8,7 +8,7 @@
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use crate::control::{self, Order};
+use crate::control::{self, Event, Order};
 use crate::plan::{Ids, Net, Plan};
 use crate::report::Refusal;
 use crate::steps::guards::{self, Placed};
@@ -117,6 +117,9 @@ fn build(launch: &mut Launch) -> Result<Vec<Placed>, Refusal> {
     root.seal_all(plan)?;
     root.enter()?;
     net.map(userns::NetThread::join).transpose()?;
+    if root.snapshot {
+        control::send_event(control, &Event::Snapshot).map_err(|_| gone())?;
+    }
     control::send_listener(control, listener.as_raw_fd()).map_err(|_| gone())?;
     Ok(guards)
 }

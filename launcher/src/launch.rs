@@ -134,7 +134,6 @@ struct Session {
     cwd: String,
     start: Start,
     evaluation: Evaluation,
-    mechanisms: Vec<String>,
     home: &'static str,
     began: Instant,
 }
@@ -148,12 +147,12 @@ impl Session {
             _ => return Err(Refusal::new("usage", "--plan")),
         };
         check_words(&loaded.plan)?;
-        let (evaluation, mechanisms) = evaluate(&loaded.plan)?;
+        let (evaluation, _) = evaluate(&loaded.plan, false)?;
         let env = environment(&loaded.plan, args, block)?;
         let home = facts::home(&loaded.plan);
         let cwd = args.cwd.clone().unwrap_or_else(|| loaded.plan.cwd.clone());
         cover::add_rows(&mut loaded.plan, &cwd)?;
-        Ok(Session { loaded, env, cwd, start, evaluation, mechanisms, home, began })
+        Ok(Session { loaded, env, cwd, start, evaluation, home, began })
     }
 
     fn start(mut self, out: &Out, args: &Args, block: &Block) -> Result<i32, Refusal> {
@@ -190,6 +189,7 @@ impl Session {
             guard_lost: self.loaded.plan.guard_lost,
             inside: Inside::default(),
             command: 0,
+            snapshot: false,
             status: None,
             stop_asked: false,
             ended: None,
@@ -286,6 +286,7 @@ impl Session {
 
     fn record_launch(&self, box_: &Supervisor, out: &Out, args: &Args) -> Result<(), Refusal> {
         let plan = &self.loaded.plan;
+        let (evaluation, mechanisms) = evaluate(plan, box_.snapshot)?;
         let record = report::Launch {
             schema: report::SCHEMA,
             record: "launch",
@@ -297,15 +298,15 @@ impl Session {
             landlock_abi: landlock::kernel_abi() as u32,
             caller: plan.caller.clone(),
             requested_tier: requested(plan)?,
-            effective_tier: self.evaluation.effective_tier,
+            effective_tier: evaluation.effective_tier,
             profiles: plan.profiles.clone(),
-            promises: self.evaluation.states.clone(),
-            missing: self.evaluation.missing.clone(),
-            would_be: self.evaluation.would_be,
-            kept: self.evaluation.kept,
-            of: self.evaluation.of,
-            mechanisms: self.mechanisms.clone(),
-            home: self.home,
+            promises: evaluation.states.clone(),
+            missing: evaluation.missing.clone(),
+            would_be: evaluation.would_be,
+            kept: evaluation.kept,
+            of: evaluation.of,
+            mechanisms,
+            home: if box_.snapshot { "snapshot" } else { self.home },
             net: if plan.net == plan::Net::None { "none" } else { "host" }.to_string(),
             env_kept: self.env.kept.clone(),
             env_dropped: self.env.dropped.clone(),
@@ -423,8 +424,8 @@ fn check_words(plan: &Plan) -> Result<(), Refusal> {
 }
 
 /// Refuses before anything is made when the plan itself promises too little.
-fn evaluate(plan: &Plan) -> Result<(Evaluation, Vec<String>), Refusal> {
-    let facts = facts::of(plan);
+fn evaluate(plan: &Plan, snapshot: bool) -> Result<(Evaluation, Vec<String>), Refusal> {
+    let facts = facts::of(plan, snapshot);
     let evaluation = promises::evaluate(&plan.promises, &facts, requested(plan)?, &plan.accept);
     if !evaluation.accepted {
         let detail = format!("got tier {}, missing {}", evaluation.effective_tier.name(), evaluation.missing.join(" "));

@@ -34,6 +34,8 @@ pub struct Supervisor<'a> {
     pub guard_lost: GuardLost,
     pub inside: Inside,
     pub command: libc::pid_t,
+    /// The home is a list of binds, not an overlay.
+    pub snapshot: bool,
     pub status: Option<i32>,
     /// A terminal stop came to P0 from outside and was passed on.
     pub stop_asked: bool,
@@ -168,6 +170,7 @@ impl Supervisor<'_> {
             Event::Ended(status) => self.status = Some(status),
             Event::GuardLost(index) => self.guard_lost(index),
             Event::MemoryLimit => self.end(Outcome::Limit),
+            Event::Snapshot => self.snapshot = true,
         }
     }
 

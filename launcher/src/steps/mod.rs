@@ -12,4 +12,5 @@ pub mod mounts;
 pub mod overlay;
 pub mod record;
 pub mod seccomp;
+pub mod snapshot;
 pub mod userns;

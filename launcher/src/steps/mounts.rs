@@ -26,6 +26,8 @@ pub struct Root {
     pub prepared: Prepared,
     /// The tmpfs rows by target: the only places where anything is created.
     tmpfs: BTreeMap<String, OwnedFd>,
+    /// An overlay was refused and its entries were bound one by one.
+    pub snapshot: bool,
 }
 
 /// Builds the whole table on top of `/` and returns the new root, not yet entered.
@@ -67,7 +69,7 @@ fn new_root(row: &Row, prepared: Prepared) -> Result<Root, Refusal> {
     };
     let old = sys::open_host("/").map_err(|e| denied("open of", "/", &e))?;
     sys::attach(fd.as_raw_fd(), old.as_raw_fd()).map_err(|e| denied("root on", "/", &e))?;
-    Ok(Root { fd, prepared, tmpfs })
+    Ok(Root { fd, prepared, tmpfs, snapshot: false })
 }
 
 impl Root {

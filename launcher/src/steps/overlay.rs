@@ -3,7 +3,7 @@
 //! Owns the one way of hiding that survives the host: the hidden name is a
 //! whiteout in a tmpfs layer above the real directory, so it stays hidden
 //! whether it exists, appears later or is replaced, and nothing is written on
-//! the host. Where the kernel refuses the overlay the launch is refused.
+//! the host. Where the kernel refuses the overlay: `snapshot.rs`.
 //! Source: Documentation/filesystems/overlayfs.rst, "whiteouts and opaque
 //! directories", "User xattr".
 
@@ -12,13 +12,27 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use crate::plan::{Kind, Row};
 use crate::report::Refusal;
+use crate::sockets;
 use crate::steps::mounts::{self, Root};
+use crate::steps::snapshot::{self, Names};
 use crate::sys;
 
 const FLAGS: u64 = sys::MOUNT_ATTR_NOSUID | sys::MOUNT_ATTR_NODEV;
 
 /// A read-only view of a directory without the names in `hide`.
 pub fn home(root: &mut Root, row: &Row) -> Result<(), Refusal> {
+    match veiled(root, row) {
+        // What the kernel says to a lower layer with a mount below it, and where overlayfs is missing.
+        Err(e) if matches!(e.errno, Some(libc::EINVAL | libc::EPERM | libc::ENODEV | libc::EOPNOTSUPP)) => {
+            listed(root, row)?;
+            root.snapshot = true;
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+fn veiled(root: &mut Root, row: &Row) -> Result<(), Refusal> {
     let Row::Overlay { source, target, hide, dirs, create, .. } = row else { return Ok(()) };
     let fail = |e: &io::Error| Refusal::new("overlay_denied", target.as_str()).io(e);
     // Layers are named through /proc/self/fd and must be mounts of this
@@ -31,6 +45,22 @@ pub fn home(root: &mut Root, row: &Row) -> Result<(), Refusal> {
     let options = [("lowerdir", Some(layers.as_str())), ("userxattr", None)];
     let made = sys::new_fs("overlay", &options, FLAGS | sys::MOUNT_ATTR_RDONLY).map_err(|e| fail(&e))?;
     root.put(&made, target, false)
+}
+
+/// The fallback: what is there now, entry by entry, without the sockets.
+fn listed(root: &mut Root, row: &Row) -> Result<(), Refusal> {
+    let Row::Overlay { source, target, hide, dirs, create, .. } = row else { return Ok(()) };
+    let fail = |e: &io::Error| Refusal::new("overlay_denied", target.as_str()).io(e);
+    let from = mounts::open_source(source, Kind::Dir)?;
+    let mode = format!("{:o}", sys::fstat(from.as_raw_fd()).map_err(|e| fail(&e))?.st_mode & 0o777);
+    let into =
+        sys::new_fs("tmpfs", &[("mode", Some(&mode)), ("size", Some("4194304"))], FLAGS).map_err(|e| fail(&e))?;
+    root.put(&into, target, *create)?;
+    let sockets = sockets::read_host().map_err(|e| fail(&e))?;
+    let sockets = sockets.iter().filter_map(|path| path.strip_prefix(source).ok()?.to_str().map(str::to_string));
+    let names = Names { hide: hide.iter().cloned().chain(sockets).collect(), dirs: dirs.iter().cloned().collect() };
+    snapshot::fill(from.as_raw_fd(), into.as_raw_fd(), &names).map_err(|e| fail(&e))?;
+    sys::set_attrs(into.as_raw_fd(), sys::MOUNT_ATTR_RDONLY, false, None).map_err(|e| fail(&e))
 }
 
 /// A writable cache: the user's own below, read-only; the identity's upper above.
