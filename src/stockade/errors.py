@@ -30,6 +30,8 @@ class Code(NamedTuple):
 CODES: dict[str, Code] = {
     # the request
     "usage": Code("the command line cannot be understood", "see stockade --help"),
+    "internal": Code("a fault of Stockade itself that nobody foresaw",
+                     "report it with what STOCKADE_LOG=debug prints"),
     "unknown_command": Code("no command of that name", "see stockade --help"),
     "unknown_option": Code("no option of that name", "see stockade run --help"),
     "unknown_tier": Code("no tier of that name", "use off, standard, guarded, strict or auto"),
@@ -60,6 +62,7 @@ CODES: dict[str, Code] = {
                              "run as the owner of the directory"),
     "hard_link": Code("a protected file has another name inside a write root",
                       "remove the second link, or copy the file"),
+    "grant_unsupported": Code("this version cannot give the grant", "drop the grant"),
     "grant_voids_tier": Code("a grant hands over something outside the box and gives promises away",
                              "drop the grant, or accept the promises it waives"),
     "own_install": Code("a write root holds the installed package or the interpreter that runs it",

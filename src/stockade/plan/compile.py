@@ -100,9 +100,9 @@ def _table(want: Want, hidden: tuple[hiding.Hidden, ...], found: guards.Guards,
     table = Table()
     if want.strict:
         strict.view(table, want, hidden, command)
-        strict.spellings(table, want, inputs.links((*resolved.read, *resolved.write_roots)))
     else:
         linux.host_view(table, want, hidden)
+    linux.spellings(table, want, inputs.links((*resolved.read, *resolved.write_roots)))
     linux.common(table, want)
     linux.resolver(table, want)
     # What a private place would cover: a read grant, or the command itself, below /tmp.

@@ -55,6 +55,10 @@ class Walk:
                 self._listings[directory] = None
         return self._listings[directory]
 
+    def directories(self) -> tuple[str, ...]:
+        """Return the directories that were looked into."""
+        return tuple(self._listings)
+
     def find(self, directory: str, parts: list[str]) -> list[str]:
         """Return canonical places of a relative name; a final link's target as well."""
         names = self.listing(directory)
@@ -89,6 +93,8 @@ def collect(want: Want) -> tuple[Hidden, ...]:
         moved = frozenset(name for name in names if want.env.get(name))
         for entry in entries:
             found.extend(_of_entry(entry, want, walk, moved))
+        # A name that becomes a symbolic link later leads to an object nobody hid yet.
+        want.witness.saw(*walk.directories())
     found = [item for item in found if item.why == "own state" or not _granted(item, want)]
     # A caller's own --hide beats every grant, so it is added after the grants were heard.
     found.extend(Hidden(path=spelling, why="hide") for path in want.hide for spelling in spellings(path))

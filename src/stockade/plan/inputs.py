@@ -159,6 +159,9 @@ def socket_paths(resolved: Resolved, env: Mapping[str, str]) -> tuple[str, ...]:
         path = next((path for place in places for path in _matching(place) if is_socket(path)), None)
         if path is not None:
             found.append(os.path.realpath(path))
+        elif item.origin == "argument":
+            raise Refused("source_missing", f"socket {item.value!r}: no such socket on this host",
+                          hint="start the service, or drop the grant")
     return tuple(dict.fromkeys(found))
 
 

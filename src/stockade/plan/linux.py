@@ -239,3 +239,20 @@ def link_or_show(path: str, want: Want, hidden: tuple[Hidden, ...]) -> list[Row]
     if os.path.islink(path):
         return [rows.symlink(path, os.readlink(path))]
     return show(path, want, hidden=hidden)
+
+
+def spellings(table: Table, want: Want, links: dict[str, str]) -> None:
+    """Granted paths that are symbolic links on the host, and HOME spelled through one.
+
+    In the host's view they exist; on a private file system the link is made again.
+    """
+    spelled = os.path.normpath(want.env.get("HOME", want.home))
+    if spelled.startswith("/") and spelled != want.home:
+        parent, name = os.path.split(spelled)
+        links = {**links, os.path.join(os.path.realpath(parent), name): want.home}
+    visible = [row["target"] for row in table.rows if row["kind"] in ("bind", "overlay") and row["target"] != "/"]
+    for place, real in sorted(links.items()):
+        private = want.strict or below_any(place, list(PRIVATE[:3]))
+        if private and place != real and not below_any(place, [*visible, *want.write]) \
+                and place not in table.targets():
+            table.add(rows.symlink(place, real))

@@ -157,18 +157,6 @@ def below_any_of(paths: tuple[str, ...], root: str) -> bool:
     return any(is_below(path, root) for path in paths)
 
 
-def spellings(table: Table, want: Want, links: dict[str, str]) -> None:
-    """Granted paths that are symbolic links on the host, and HOME spelled through one."""
-    spelled = os.path.normpath(want.env.get("HOME", want.home))
-    if spelled.startswith("/") and spelled != want.home:
-        parent, name = os.path.split(spelled)
-        links = {**links, os.path.join(os.path.realpath(parent), name): want.home}
-    visible = [row["target"] for row in table.rows if row["kind"] in ("bind", "overlay")]
-    for place, real in sorted(links.items()):
-        if place != real and not below_any(place, [*visible, *want.write]) and place not in table.targets():
-            table.add(rows.symlink(place, real))
-
-
 def _covered(path: str, want: Want, system: list[str]) -> bool:
     """Already visible through the system, a write root or a private place."""
     if below_any(path, [item for item in system if not os.path.islink(item)]):
