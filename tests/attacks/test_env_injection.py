@@ -40,6 +40,10 @@ def test_shell_and_interpreter_hooks_run_nothing(actor: Actor, tier: str) -> Non
 
 @requirement("env.injection")
 @at_tiers("env.injection")
-def test_a_granted_variable_arrives(actor: Actor, tier: str) -> None:
-    run = actor.box(LOOK, tier=tier, env={**actor.env, "NODE_OPTIONS": "--no-warnings"}, pass_env=["NODE_OPTIONS"])
+def test_a_granted_variable_is_a_voiding_grant(actor: Actor, tier: str) -> None:
+    env = {**actor.env, "NODE_OPTIONS": "--no-warnings"}
+    refused = actor.run(["true"], tier=tier, env=env, pass_env=["NODE_OPTIONS"])
+    assert refused.code == "grant_voids_tier" and refused.refused is not None and refused.refused["missing"] == ["env.injection"]
+    run = actor.box(LOOK, tier=tier, env=env, pass_env=["NODE_OPTIONS"], accept=["env.injection"])
     assert run.value("own")["NODE_OPTIONS"] == "--no-warnings"
+    assert run.state("env.injection") == "waived" and run.receipt["effective_tier"] != tier

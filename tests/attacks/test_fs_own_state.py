@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -108,7 +109,7 @@ def test_an_install_inside_the_write_root_is_read_only(actor: Actor, venv: str, 
            op("rename", path=f"{actor.workspace}/.venv", to=f"{actor.workspace}/.venv-away"),
            op("rename", path=f"{actor.workspace}/.venv/lib", to=f"{actor.workspace}/.venv/lib-away")]
     worked(actor.bare(ops))
-    run = actor.box([*ops, op("create", "twin", path=f"{actor.workspace}/twin")], tier=tier, lib=venv)
+    run = actor.box([*ops, op("create", "twin", path=f"{actor.workspace}/twin")], tier=tier, lib=venv, python=f"{actor.workspace}/.venv/bin/python3")
     failed_with(run.answers, {"EROFS", "EBUSY", "EACCES"}, but={"twin"})
     run.value("twin")
 
@@ -116,5 +117,24 @@ def test_an_install_inside_the_write_root_is_read_only(actor: Actor, venv: str, 
 @requirement("fs.own_state")
 @at_tiers("fs.own_state")
 def test_a_request_that_must_write_its_own_install_is_refused(actor: Actor, venv: str, tier: str) -> None:
-    run = actor.run(["true"], tier=tier, write=[f"{actor.workspace}/.venv"], lib=venv)
-    assert run.code == "own_install"
+    """The environment, the directory on the import path, the package itself."""
+    for named in (f"{actor.workspace}/.venv", venv, f"{venv}/stockade", f"{venv}/stockade/_bin"):
+        run = actor.run(["true"], tier=tier, write=[named], lib=venv, python=f"{actor.workspace}/.venv/bin/python3")
+        assert run.code == "own_install", f"write root {named} was granted"
+
+
+@requirement("fs.own_state")
+@at_tiers("fs.own_state")
+def test_a_write_root_on_the_import_path_is_refused_or_read_only(actor: Actor, tier: str) -> None:
+    """No venv here: the package lies in a plain directory of the import path."""
+    site = actor.make_dir(f"{actor.home}/pylib")
+    shutil.copytree(actor.stage.lib / "stockade", actor.host(f"{site}/stockade"), dirs_exist_ok=True)
+    subprocess.run(["chown", "-R", f"{actor.uid}:{actor.gid}", str(actor.host(site))], check=True)
+    ops = [op("create", path=f"{site}/sitecustomize.py"), op("create", path=f"{site}/evil.pth"), op("rename", path=f"{site}/stockade", to=f"{site}/gone")]
+    worked(actor.bare(ops))
+    run = actor.run([PYTHON, str(actor.stage.bin / "probe.py")], tier=tier, stdin=json.dumps(ops), write=[site], lib=site)
+    if run.code is None:
+        failed_with(run.with_answers().answers, {"EROFS", "EBUSY"})
+    else:
+        assert run.code == "own_install"
+    actor.remove(site)

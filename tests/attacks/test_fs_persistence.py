@@ -15,13 +15,16 @@ from support.live import LiveBox
 from support.trees import changes, snapshot
 
 BLOCKED = {"EROFS", "EBUSY", "EXDEV"}
+# At strict some of them are unreadable as well (workspace secrets): the first right that lacks decides.
+HIDDEN_TOO = {"EACCES", "ENOENT"}
 
 
 def _points(scope: str) -> list[str]:
     base = ".git/" if scope == "git" else ""
     found: list[str] = []
     for entry in load_list("persistence"):
-        if entry.scope == scope and (entry.guard or scope == "home"):
+        # `.git` as a file is the linked worktree; it has tests of its own.
+        if entry.scope == scope and (entry.guard or scope == "home") and entry.path != ".git":
             found += [path if path.startswith(".git") else base + path for path in entry_paths(entry)]
     return list(without_parents(found))
 
@@ -29,6 +32,8 @@ def _points(scope: str) -> list[str]:
 def _ready(actor: Actor, root: str, scope: str) -> list[str]:
     """Create the points that do not exist yet; return their full paths."""
     made = []
+    if scope == "git":
+        _git_directories(actor, root)
     for point in _points(scope):
         path = f"{root}/{point}"
         target = actor.host(path)
@@ -39,6 +44,15 @@ def _ready(actor: Actor, root: str, scope: str) -> list[str]:
             actor.put(path, _content(root, point), 0o644)
         made.append(path)
     return made
+
+
+def _git_directories(actor: Actor, root: str) -> None:
+    """A submodule and a linked worktree, as git lays them out."""
+    for name in ("modules/a", "modules/a/modules/inner", "modules/deps/b"):
+        actor.put(f"{root}/.git/{name}/HEAD", "ref: refs/heads/main\n", 0o644)
+        for inner in ("objects", "refs", "hooks", "info"):
+            actor.make_dir(f"{root}/.git/{name}/{inner}")
+    actor.put(f"{root}/.git/worktrees/a/HEAD", "ref: refs/heads/other\n", 0o644)
 
 
 def _content(root: str, point: str) -> str:
@@ -75,11 +89,25 @@ def test_no_existing_point_inside_the_write_root_changes(actor: Actor, fresh_rep
     worked(actor.bare([item for item in bare if not item["id"].startswith("onto")], cwd=fresh_repo))
     before = snapshot(actor.host(fresh_repo))
     run = actor.box([*bare, op("rewrite", "twin", path=f"{fresh_repo}/README")], tier=tier, cwd=fresh_repo)
-    failed_with(run.answers, BLOCKED, but={"twin"})
+    failed_with(run.answers, BLOCKED | (HIDDEN_TOO if tier == "strict" else set()), but={"twin"})
     run.value("twin")
     changed = {name for name in changes(before, snapshot(actor.host(fresh_repo))) if name != "README"}
     assert changed == set()
     kept(run, "fs.persistence", tier)
+
+
+@requirement("fs.persistence", "B.git_layouts")
+@at_tiers("fs.persistence")
+def test_submodules_at_any_depth_and_name_are_guarded(actor: Actor, fresh_repo: str, tier: str) -> None:
+    """A submodule's name may hold slashes, and a submodule may have submodules."""
+    _git_directories(actor, fresh_repo)
+    ops = []
+    for name in ("modules/a", "modules/a/modules/inner", "modules/deps/b"):
+        config = actor.put(f"{fresh_repo}/.git/{name}/config", "[core]\n", 0o644)
+        hook = actor.put(f"{fresh_repo}/.git/{name}/hooks/post-checkout", "#!/bin/sh\n", 0o755)
+        ops += [op("rewrite", path=config), op("rewrite", path=hook), op("create", f"new hook {name}", path=f"{fresh_repo}/.git/{name}/hooks/post-commit")]
+    worked(actor.bare(ops, cwd=fresh_repo))
+    failed_with(actor.box(ops, tier=tier, cwd=fresh_repo).answers, BLOCKED)
 
 
 @requirement("fs.persistence")

@@ -37,7 +37,8 @@ def test_a_host_process_of_the_same_user_is_out_of_reach(actor: Actor, tier: str
 @at_tiers("proc.no_control")
 def test_signals_to_everybody_reach_nobody_outside(actor: Actor, tier: str) -> None:
     victim = actor.agent
-    script = "import os, signal, time\nsignal.signal(15, signal.SIG_IGN)\nos.kill(-1, 15)\nos.kill(-1, 9)\nprint('alive')"
+    # With nobody else in the box the kernel answers that nobody could be signalled.
+    script = "import os, signal\nfor number in (1, 15, 9, 19):\n    try:\n        os.kill(-1, number)\n    except OSError: pass\nprint('alive')"
     run = actor.run(["/usr/bin/python3", "-c", script], tier=tier)
     assert run.returncode == 0 and run.stdout == "alive\n"
     assert victim.alive() and state_of(victim.pid) is not None

@@ -210,13 +210,13 @@ class Actor:
 
     def drive(self, job: dict[str, Any], *, cwd: str | None = None, pass_fds: Sequence[int] = (),
               env: dict[str, str] | None = None, before: Sequence[str] = (), lib: str | None = None,
-              **popen: Any) -> subprocess.Popen[bytes]:
-        """Start the driver with a job as the actor; ``lib`` names another copy of the package."""
+              python: str = PYTHON, **popen: Any) -> subprocess.Popen[bytes]:
+        """Start the driver with a job as the actor; ``lib`` and ``python`` name another install."""
         descriptor = os.memfd_create("job", 0)
         try:
             os.write(descriptor, json.dumps(job).encode())
             os.lseek(descriptor, 0, os.SEEK_SET)
-            argv = [*before, PYTHON, "-B", str(self.stage.bin / "driver.py"), lib or str(self.stage.lib), str(descriptor)]
+            argv = [*before, python, "-B", str(self.stage.bin / "driver.py"), lib or str(self.stage.lib), str(descriptor)]
             return self.spawn(argv, cwd=cwd, env=env, pass_fds=[descriptor, *pass_fds], **popen)
         finally:
             os.close(descriptor)
@@ -230,13 +230,13 @@ class Actor:
 
     def run(self, argv: Sequence[str], *, tier: str, stdin: str = "", cwd: str | None = None,
             env: dict[str, str] | None = None, source: dict[str, str] | None = None, before: Sequence[str] = (),
-            lib: str | None = None, **kwargs: Any) -> BoxRun:
+            lib: str | None = None, python: str = PYTHON, **kwargs: Any) -> BoxRun:
         """Run one command in a box through the public API; ``source`` is the request's ``env``."""
         kwargs = self._grants(tier, cwd, kwargs)
         if source is not None:
             kwargs["env"] = source
         job = {"mode": "run", "argv": list(argv), "input": stdin, "kwargs": kwargs}
-        return BoxRun(self.answer(job, cwd=cwd, env=env, before=before, lib=lib))
+        return BoxRun(self.answer(job, cwd=cwd, env=env, before=before, lib=lib, python=python))
 
     def box(self, ops: Sequence[Op], *, tier: str, **kwargs: Any) -> BoxRun:
         """Run the operations in a box of the tier and parse the answers."""

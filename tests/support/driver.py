@@ -51,7 +51,8 @@ def _receipt(receipt):
     if receipt is None:
         return None
     text = receipt.to_json()
-    return json.loads(text) if isinstance(text, (str, bytes)) else text
+    document = json.loads(text) if isinstance(text, (str, bytes)) else text
+    return {**document["launch"], "end": document.get("end")}
 
 
 def wrapped(job):
