@@ -7,10 +7,11 @@ decision of kind ``unconfined`` leads here. Read next: ``stockade.environment``.
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from stockade.environment import apply, compile_env
 from stockade.errors import LaunchFailed, Refused, TimedOut
@@ -49,6 +50,28 @@ def run(prepared: Prepared, options: Mapping[str, Any], popen: dict[str, Any]) -
     if out.timed_out:
         raise TimedOut(args, float(options["timeout"]), output=out.stdout, stderr=out.stderr, receipt=receipt)
     return Completed(args, status, out.stdout, out.stderr, receipt=receipt, truncated=out.truncated)
+
+
+def become(prepared: Prepared) -> NoReturn:
+    """Replace this process by the command, unconfined, with the filtered environment."""
+    request = prepared.resolved.request
+    policy = compile_env(prepared.resolved, tier=prepared.decision.env_tier)
+    result = apply(policy, request.environ(), prepared.resolved.set_env)
+    try:
+        _exec.become_unconfined(request.argv, result.kept, request.cwd)
+    except OSError as err:
+        raise _not_started(request.argv[0], err) from err
+
+
+def attend(prepared: Prepared) -> Completed:
+    """Run the command in front of a person: Ctrl-C is for the command. Raises: as ``run``."""
+    wall_ms = prepared.resolved.limits.get("wall_ms")
+    # A handler that does nothing, not SIG_IGN: the command would inherit that.
+    handler = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        return run(prepared, {} if wall_ms is None else {"timeout": wall_ms / 1000}, {})
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _not_started(argv0: str, err: OSError) -> Refused | LaunchFailed:

@@ -1,0 +1,130 @@
+"""The command line: ``stockade``.
+
+Owns: the way from words to a handler, the exit status of failures, and one-line errors. Handlers
+live in one module each and are loaded when they are called: ``stockade run`` pays for itself alone.
+Fails closed: every failure of Stockade itself is 125 for ``run`` and ``shell`` and 2 elsewhere,
+an unforeseen one too; it is never the status 0 or 1 of an answer.
+Read next: ``commands.py`` (what there is), ``run.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+
+from stockade.cli import grammar
+from stockade.cli.commands import LATER, ROOT
+from stockade.cli.grammar import Command, Parsed
+from stockade.errors import Error, Refused
+
+NAME = "stockade"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    command, path = ROOT, NAME
+    try:
+        command, path, rest = find(words)
+        parsed = grammar.parse(command, rest, path)
+        if parsed.flag("help"):
+            from stockade.cli.helptext import show
+
+            return show(command, path)
+        if command is ROOT:
+            return _root(parsed)
+        return _call(command, parsed)
+    except KeyboardInterrupt:
+        return die_by(signal.SIGINT)
+    except Error as error:
+        return fail(error, command)
+    except OSError as error:
+        return _unforeseen(error, command, f"{os.strerror(error.errno)}" if error.errno else str(error))
+    except Exception as error:
+        return _unforeseen(error, command, str(error))
+
+
+def find(words: list[str]) -> tuple[Command, str, list[str]]:
+    """Return the command that the first words name, its full name, and the words behind it.
+
+    Raises: ConfigError ``unknown_command``.
+    """
+    command, path, rest = ROOT, NAME, words
+    while command.commands and rest and not rest[0].startswith("-"):
+        command = grammar.choose(command.commands, rest[0], LATER if command is ROOT else (), path)
+        path, rest = f"{path} {command.name}", rest[1:]
+    return command, path, rest
+
+
+def _root(parsed: Parsed) -> int:
+    if parsed.flag("version"):
+        from stockade import __version__
+
+        print(f"{NAME} {__version__}")
+        return 0
+    from stockade.cli.helptext import show
+
+    show(ROOT, NAME, stream=sys.stderr)
+    return 2
+
+
+def _call(command: Command, parsed: Parsed) -> int:
+    if not command.handler:
+        from stockade.cli.helptext import show
+
+        show(command, parsed.path, stream=sys.stderr)
+        return 2
+    from importlib import import_module
+
+    module, _, function = command.handler.partition(":")
+    if command.failure == 2:
+        # `stockade plan show X | head` ends quietly, as any filter does.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    handler: Callable[[Parsed], int] = getattr(import_module(f"{__name__}.{module}"), function)
+    status = handler(parsed)
+    sys.stdout.flush()
+    return status
+
+
+def fail(error: Error, command: Command) -> int:
+    """Print the one line of an error and return the exit status of the command for it."""
+    from stockade.cli.output import tell
+
+    # Commands of JSON answer errors on standard error as well: standard output holds answers only.
+    tell(f"refused: {error}" if isinstance(error, Refused) else str(error))
+    return error.exit_status if command.failure == 125 else command.failure
+
+
+def _unforeseen(error: Exception, command: Command, reason: str) -> int:
+    """Answer a fault that nobody thought of: still one line, still no status of an answer."""
+    from stockade.cli.output import tell
+
+    if os.environ.get("STOCKADE_LOG") == "debug":
+        import traceback
+
+        traceback.print_exception(error)
+    name = getattr(error, "filename", None)
+    tell(str(Error("internal", f"{type(error).__name__}{f' on {name!r}' if name else ''}: {reason}")))
+    return command.failure
+
+
+def die_by(number: int) -> int:
+    """End this process by a signal, as the command did; returns only if the signal is blocked.
+
+    No core: it would hold the caller's environment. A limit of 1 and not 0: a piped handler is
+    started at 0 as well (core(5)).
+    """
+    import resource
+
+    try:
+        sys.stdout.flush()
+        resource.setrlimit(resource.RLIMIT_CORE, (min(1, resource.getrlimit(resource.RLIMIT_CORE)[1]),) * 2)
+    except (OSError, ValueError):
+        pass
+    if number not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    os.kill(os.getpid(), number)
+    return 128 + number

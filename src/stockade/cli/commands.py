@@ -1,0 +1,150 @@
+"""Every command and option of this version, as records.
+
+Owns: names, help texts and examples (a test runs the examples). The parser, ``--help`` and the
+completion scripts all read these records. ``LATER`` are words of the product that this version
+does not have; they are named so that the answer can say so. Read next: ``grammar.py``.
+"""
+
+from __future__ import annotations
+
+from stockade.cli.grammar import JSON, Command, Option
+
+LATER = ("learn", "prove", "audit", "policy", "mcp", "lint", "gateway", "app")
+
+# What a box may be asked for; the same words for run, shell, explain and why.
+BOX = (
+    Option(name="--tier", metavar="TIER", complete="tier", help="off, standard, guarded, strict or auto"),
+    Option(name="--as", metavar="CLASS", complete="class", help="who chose the command: operator, agent ..."),
+    Option(name="--profile", metavar="P|FILE", repeat=True, complete="profile", help="defaults and grants of a tool"),
+    Option(name="--cwd", metavar="DIR", complete="dir", help="working directory"),
+    Option(name="--read", metavar="PATH", repeat=True, complete="file", help="show a path, read-only"),
+    Option(name="--write", metavar="PATH", repeat=True, complete="file", help="make a path a write root"),
+    Option(name="--hide", metavar="PATH", repeat=True, complete="file", help="hide a path; wins over every grant"),
+    Option(name="--allow-socket", metavar="NAME|PATH", repeat=True, complete="socket", help="grant a socket"),
+    Option(name="--allow", metavar="NAME", repeat=True, complete="allow", help="a named grant, such as git-config"),
+    Option(name="--net", metavar="none|host", complete="net", help="the network of the box"),
+    Option(name="--publish", metavar="PORT", repeat=True, help="refused: this version cannot publish a port"),
+    Option(name="--env", metavar="NAME[=VALUE]", repeat=True, complete="env", help="pass a variable, or set one"),
+    Option(name="--env-file", metavar="F", repeat=True, complete="file",
+           help="NAME or NAME=VALUE on each line, taken as written"),
+    Option(name="--timeout", metavar="TIME", help="wall clock, such as 30s or 5m; then status 124"),
+    Option(name="--memory", metavar="SIZE", help="memory, such as 512M or 2G"),
+    Option(name="--pids", metavar="N", help="processes and threads"),
+    Option(name="--cpu-time", metavar="TIME", help="processor time of each process"),
+    Option(name="--files", metavar="N", help="open files of each process"),
+    Option(name="--tmp", metavar="memory|disk[:SIZE]", complete="tmp", help="where the private /tmp is"),
+    Option(name="--cache", metavar="keep|ephemeral|off", complete="cache", help="caches of the profile"),
+    Option(name="--on-persistence", metavar="report", complete="persistence",
+           help="what happens to new places that run code later"),
+    Option(name="--device", metavar="D", repeat=True, complete="file", help="a device below /dev"),
+    Option(name="--accept", metavar="TIER|PROMISE", repeat=True, complete="accept",
+           help="what may be lost instead of a refusal"),
+)
+
+_TALK = (
+    Option(name="--quiet", short="-q", help="nothing of Stockade on standard error but errors"),
+    Option(name="--verbose", short="-v", help="say which values were used and where they came from"),
+)
+_RECEIPT = Option(name="--receipt", metavar="FILE|-|fd:N", complete="file",
+                  help="what was proved: JSON to a file or descriptor, a table to standard output")
+_DRY = Option(name="--dry-run", help="say what would be done, do nothing")
+
+_RUN = Command(
+    name="run", summary="run a command in a box", handler="run:run", words="CMD [ARG...]", runs=True,
+    at_least=1, at_most=None, failure=125, complete="command", options=(*BOX, _RECEIPT, *_TALK),
+    text="Ends as the command ended, also by the same signal. 124: the time limit. 125: every failure of "
+         "Stockade itself. 126: not executable. 127: not found.",
+    examples=("stockade run -- sh -c 'echo in a box'", "stockade run --tier strict --receipt - true",
+              "stockade run --tier strict --net host --env GREETING=hello --timeout 30s -- sh -c 'echo $GREETING'"))
+
+_SHELL = Command(
+    name="shell", summary="start your shell in a box", handler="run:shell", failure=125,
+    options=(*BOX, _RECEIPT, *_TALK), text="The shell of $SHELL, else of the account.",
+    examples=("echo 'echo in a box' | stockade shell --quiet",))
+
+_EXPLAIN = Command(
+    name="explain", summary="the decision for a command, and where every value came from",
+    handler="explain:explain", words="CMD [ARG...]", runs=True, at_least=1, at_most=None, complete="command",
+    options=(*BOX, Option(name="--argv", help="print only the launcher line, usable any number of times"), JSON),
+    text="Starts nothing. Status 0: it would run. 1: it would be refused.",
+    examples=("stockade explain -- git status", "stockade explain --json --tier strict -- true",
+              "eval \"$(stockade explain --argv --tier strict -- true)\""))
+
+_WHY = Command(
+    name="why", summary="which rule allows or denies a path or host, and the grant that changes it",
+    handler="why:why", words="PATH|HOST", at_least=1, at_most=1, complete="file",
+    options=(Option(name="--write", help="ask whether it can be changed"), JSON,
+             *(option for option in BOX if option.name != "--write")),
+    text="Status 0: allowed. 1: denied. 2: cannot tell.",
+    examples=("stockade why /etc/hostname", "stockade why ~/.ssh/id_ed25519 || true",
+              "stockade why --write --tier strict . ; stockade why --tier strict example.com || true"))
+
+_DOCTOR = Command(
+    name="doctor", summary="what this host can keep, tried with real boxes, and the remedy", handler="doctor:doctor",
+    options=(JSON, Option(name="--fix", help="print the remedy and, as root, apply what is safe"), _DRY,
+             Option(name="--require", metavar="TIER", complete="tier", help="status 1 when the tier cannot be had")),
+    examples=("stockade doctor", "stockade doctor --require standard --json", "stockade doctor --fix --dry-run"))
+
+_PS = Command(name="ps", summary="boxes that live", handler="boxes:ps", options=(JSON,),
+              examples=("stockade ps", "stockade ps --json"))
+
+_STOP = Command(
+    name="stop", summary="end a box: SIGTERM to its command, then everything", handler="boxes:stop", words="RUN",
+    at_least=1, at_most=1, complete="run",
+    options=(Option(name="--grace", metavar="TIME", help="how long the command has after SIGTERM (default 10s)"), JSON),
+    text="RUN is a run id of stockade ps, or the unique beginning of one. Status 1: it did not live.",
+    examples=("stockade stop 01J0000000000000000000000 || true",))
+
+_SHOW = Command(
+    name="show", summary="the receipt of a box", handler="boxes:show", words="RUN|last", at_least=1, at_most=1,
+    complete="run", options=(JSON,),
+    examples=("stockade run --quiet true; stockade show last", "stockade show --json last"))
+
+_PLAN = Command(
+    name="plan", summary="stored plans of launch lines", commands=(
+        Command(name="list", summary="plans in the store", handler="plans:listing", options=(JSON,),
+                examples=("stockade plan list",)),
+        Command(name="show", summary="one plan, readable", handler="plans:show", words="DIGEST|PIN", at_least=1,
+                at_most=1, complete="plan", options=(JSON,), examples=("stockade plan show 0123456789ab || true",)),
+        Command(name="gc", summary="remove plans that nobody used for a while", handler="plans:collect",
+                options=(Option(name="--older-than", metavar="TIME", help="default 30d"), _DRY, JSON),
+                text="Pinned plans stay.", examples=("stockade plan gc --dry-run",))),
+    examples=("stockade plan list",))
+
+_CACHE = Command(
+    name="cache", summary="caches that boxes keep", commands=(
+        Command(name="list", summary="caches, whose they are, and their size", handler="caches:listing",
+                options=(JSON,), examples=("stockade cache list",)),
+        Command(name="clear", summary="remove caches", handler="caches:clear", words="ID", at_most=None,
+                complete="cacheid", options=(Option(name="--all", help="every cache"), _DRY, JSON),
+                text="A cache that a live box uses stays.", examples=("stockade cache clear --all --dry-run",))),
+    examples=("stockade cache list",))
+
+_PROFILE = Command(
+    name="profile", summary="defaults and grants of tools", commands=(
+        Command(name="list", summary="every profile and where it lies", handler="profiles:listing", options=(JSON,),
+                examples=("stockade profile list",)),
+        Command(name="show", summary="a profile with what it extends", handler="profiles:show", words="P|FILE",
+                at_least=1, at_most=1, complete="profile", options=(JSON,), examples=("stockade profile show npm",)),
+        Command(name="check", summary="tell whether a profile is valid", handler="profiles:check", words="P|FILE",
+                at_least=1, at_most=1, complete="profile", options=(JSON,), examples=("stockade profile check npm",))),
+    examples=("stockade profile list",))
+
+_TRUST = Command(
+    name="trust", summary="let a project's .stockade.toml widen its box", handler="trust:trust", words="[DIR]",
+    at_most=1, complete="dir",
+    options=(Option(name="--yes", help="do not ask"), Option(name="--revoke", help="take trust back"), JSON),
+    text="Shows what widens and what changed since it was trusted last. Trust is in the content: an edit ends it. "
+         "Status 1: not trusted.",
+    examples=("stockade trust --yes || true", "stockade trust --revoke || true"))
+
+_COMPLETION = Command(
+    name="completion", summary="completion script for a shell", handler="completion:completion", words="SHELL",
+    at_least=1, at_most=1, complete="shell", text="SHELL is bash, zsh or fish.",
+    examples=("stockade completion bash > completion.bash", "stockade completion fish | head -n 1"))
+
+ROOT = Command(
+    name="stockade", summary="run a command at the isolation tier you ask for, or be told why not",
+    options=(Option(name="--version", help="print the version"),),
+    commands=(_RUN, _SHELL, _EXPLAIN, _WHY, _DOCTOR, _PS, _STOP, _SHOW, _PLAN, _CACHE, _PROFILE, _TRUST, _COMPLETION),
+    examples=("stockade run -- sh -c 'echo in a box'", "stockade doctor", "stockade --version"))

@@ -1,0 +1,178 @@
+"""``stockade explain``: what would happen, and where every value came from.
+
+Owns: the report of steps (1) to (8) for one command. Starts nothing. Fails closed: it prints the
+answer of the same code that ``run`` uses; a refusal is the answer of status 1, with its remedy.
+Read next: ``stockade.process.prepare``, ``docs/decision.md``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from stockade.cli import request as wanted
+from stockade.cli.grammar import Parsed
+from stockade.cli.output import clean, emit, paint, say, table, tell
+from stockade.decision import Decision, decide
+from stockade.environment import apply, compile_env
+from stockade.errors import Refused
+from stockade.host.active import Active, active
+from stockade.host.probe import host_facts
+from stockade.plan.compile import Compiled
+from stockade.process.prepare import prepare
+from stockade.rules.promises import PROMISES
+from stockade.rules.resolve import Resolved, resolve
+
+SCHEMA = "stockade.explain.v1"
+_LISTS = ("write_roots", "read", "hide", "devices", "sockets", "allow", "accept")
+
+
+class Explained:
+    """A request followed through the steps, as far as it comes."""
+
+    def __init__(self, parsed: Parsed) -> None:
+        self.request = wanted.request(parsed, parsed.words)
+        self.resolved: Resolved = resolve(self.request)
+        self.place: Active = active()
+        self.host = host_facts(self.resolved.state_home)
+        self.decision: Decision = decide(self.place, self.host, self.resolved)
+        self.compiled: Compiled | None = None
+        self.refused: Refused | None = None
+        try:
+            self.compiled = prepare(self.request).compiled
+        except Refused as error:
+            self.refused = error
+
+
+def explain(parsed: Parsed) -> int:
+    """Print the decision for a command and everything behind it."""
+    if parsed.flag("argv"):
+        return _launch_line(parsed)
+    found = Explained(parsed)
+    if parsed.flag("json"):
+        emit(SCHEMA, document(found))
+    else:
+        _print(found)
+    return 1 if found.refused else 0
+
+
+def _launch_line(parsed: Parsed) -> int:
+    import shlex
+
+    from stockade.process.api import wrap
+
+    options = wanted.options(parsed)
+    line = wrap(list(parsed.words), **options)
+    say(shlex.join(line.argv))
+    if options.get("set_env") and sys.stderr.isatty():
+        # An argv is readable for every process of the machine.
+        tell(f"the values of {' '.join(sorted(options['set_env']))} are not in the line: set them where it is started")
+    return 0
+
+
+def document(found: Explained) -> dict[str, Any]:
+    """Return the report as plain data."""
+    resolved = found.resolved
+    kept, dropped = environment(found)
+    return {
+        "answer": "refuse" if found.refused else found.decision.kind,
+        "argv": list(found.request.argv),
+        "decision": found.decision.to_json(),
+        "refused": found.refused.to_json() if found.refused else None,
+        "place": {"where": found.place.where, "run_id": found.place.run_id},
+        "host": found.host.to_json(),
+        "grants": [{"kind": kind, "value": value, "origin": origin} for kind, value, origin in grants(resolved)],
+        "promises": [{"id": row[0], "state": row[1], "reason": row[2], "statement": row[3]} for row in promises(found)],
+        "environment": {"kept": kept, "dropped": [{"name": name, "rule": rule} for name, rule in dropped]},
+        "limits": dict(resolved.limits),
+        "plan": found.compiled.digest if found.compiled else None,
+        "notes": list(found.compiled.notes if found.compiled else resolved.notes),
+    }
+
+
+def grants(resolved: Resolved) -> Iterator[tuple[str, str, str]]:
+    """Yield kind, value and origin of everything that was granted, hidden or accepted."""
+    for kind in _LISTS:
+        for item in getattr(resolved, kind):
+            value = getattr(item, "path", None) or getattr(item, "value", "")
+            yield kind.replace("write_roots", "write"), str(value), item.origin
+    for cache in resolved.caches:
+        yield "cache", cache.path, cache.origin
+
+
+def promises(found: Explained) -> Iterator[tuple[str, str, str, str]]:
+    """Yield id, expected state, reason and statement of every promise of the tier."""
+    planned: Mapping[str, Any] = {} if found.compiled is None else {
+        row["id"]: row for row in found.compiled.plan["promises"]}
+    for promise in PROMISES:
+        if found.resolved.tier not in promise.tiers:
+            continue
+        row = planned.get(promise.id, {})
+        state = row.get("state") or ("kept" if found.compiled else "not_kept")
+        reason = row.get("reason") or ""
+        if promise.id in found.decision.missing:
+            state, reason = "not_kept", "this host cannot"
+        yield promise.id, state, reason, promise.statement
+
+
+def environment(found: Explained) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return the names kept, and the names dropped with the rule that drops each."""
+    resolved = found.resolved
+    extra: dict[str, str] = {}
+    if found.compiled is not None:
+        extra = dict(found.compiled.plan["env"]["set"])
+    policy = compile_env(resolved, tier=found.decision.env_tier, extra_set=extra)
+    result = apply(policy, resolved.request.environ(), resolved.set_env)
+    return sorted(result.kept), [(name, result.reasons[name]) for name in result.dropped]
+
+
+def _print(found: Explained) -> None:
+    say(_answer(found))
+    resolved = found.resolved
+    for reason in found.decision.reasons if not found.refused else found.refused.reasons:
+        say(f"  {clean(reason)}")
+    _section("(1-3) values", [(name, _show(item.value), item.origin) for name, item in resolved.values.items()])
+    _section("grants", list(grants(resolved)))
+    _section("limits", [(name, value, "") for name, value in resolved.limits.items()])
+    facts = found.host
+    _section("(4-5) place and host", [
+        ("place", found.place.where, ""), ("kernel", facts.release, facts.arch),
+        ("landlock", f"ABI {facts.landlock_abi}" if facts.landlock_abi else "none", ""),
+        *((backend.name, backend.code or f"keeps {len(backend.keeps)} of {len(PROMISES)}", backend.reason)
+          for backend in facts.backends)])
+    _section("(6) promises", [(row[0], row[1], row[2] or row[3]) for row in promises(found)])
+    kept, dropped = environment(found)
+    say(paint("environment", "bold"))
+    say(f"  kept     {clean(' '.join(kept))}")
+    table([("dropped", name, rule) for name, rule in dropped], indent="  ")
+    if found.compiled:
+        say(paint("(8) plan", "bold"))
+        say(f"  {found.compiled.digest}  {len(found.compiled.plan['mounts'])} mounts, "
+            f"{len(found.compiled.plan['guards'])} guards")
+    for note in found.compiled.notes if found.compiled else resolved.notes:
+        say(f"note: {clean(note)}")
+
+
+def _answer(found: Explained) -> str:
+    if found.refused:
+        return f"{paint('refuse', 'red')}: {clean(str(found.refused))}"
+    decision = found.decision
+    if decision.kind != "wrap":
+        return f"{paint(decision.kind, 'yellow')} ({decision.row})"
+    rows = list(promises(found))
+    kept = sum(row[1] == "kept" for row in rows)
+    return (f"{paint('run', 'green')} at {paint(str(found.resolved.tier), 'bold')} by {decision.backend} "
+            f"({decision.row}): {kept} of {len(rows)} promises of the tier kept")
+
+
+def _section(title: str, rows: list[tuple[Any, ...]]) -> None:
+    if rows:
+        say(paint(title, "bold"))
+        table(rows, indent="  ")
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(str, value)) or "-"
+    return "-" if value in (None, "") else str(value)

@@ -1,0 +1,175 @@
+"""Receipts on the command line: where they go, how they read, and what is said after the end.
+
+Owns: delivery to a file, a descriptor or standard output, and the lines after a run. Fails closed:
+the place is opened before the start and written through that descriptor, because the box may
+rename the directory it lies in meanwhile. Lines after a run name facts of the receipt alone; what
+the command printed is never read. Read next: ``stockade.process.receipt``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from stockade.cli.output import clean, paint, say, table
+from stockade.errors import ConfigError, Error, LaunchFailed
+from stockade.process.receipt import SCHEMA, Receipt
+
+_STATES = {"kept": "green", "not_kept": "red", "waived": "yellow"}
+_SHOWN = 5
+# The person at the terminal ended it; that needs no explanation.
+_ASKED = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE})
+
+
+class Sink:
+    """Where one receipt goes: ``send`` takes the document; None prints a table instead."""
+
+    def __init__(self, send: Callable[[bytes], None] | None) -> None:
+        self._send = send
+
+    def write(self, receipt: Receipt) -> None:
+        """Deliver the receipt of a run that started."""
+        if self._send is not None:
+            self._send(_encode(receipt.to_json()))
+            return
+        sys.stdout.flush()
+        show(receipt)
+        sys.stdout.flush()
+
+    def refused(self, error: Error) -> None:
+        """Deliver that nothing was started: a document without a tier, never a table."""
+        if self._send is not None:
+            record = error.record if isinstance(error, LaunchFailed) else None
+            self._send(_encode({"schema": SCHEMA, "launch": None, "end": None, "refused": record or error.to_json()}))
+
+
+def _encode(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, indent=1, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view):]
+
+
+def _replace(directory: int, name: str, data: bytes) -> None:
+    """Replace a file whole, through the descriptor of its directory."""
+    temporary = f".{name}.{os.urandom(6).hex()}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, 0o600, dir_fd=directory)
+    try:
+        _write_all(descriptor, data)
+        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except BaseException:
+        os.unlink(temporary, dir_fd=directory)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def open_sink(target: str) -> Sink:
+    """Return the sink of ``--receipt``; it is known to be writable.
+
+    Raises: ConfigError ``value_invalid``.
+    """
+    if target == "-":
+        return Sink(None)
+    if target.startswith("fd:"):
+        return Sink(partial(_write_all, _descriptor(target)))
+    path = os.path.abspath(os.path.expanduser(target))
+    try:
+        if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
+            return Sink(partial(_write_all, os.open(path, os.O_WRONLY | os.O_CLOEXEC)))
+        directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise ConfigError("value_invalid", f"--receipt {target!r}: cannot be written ({error.strerror})") from None
+    if not os.access(os.path.dirname(path), os.W_OK | os.X_OK) or os.path.isdir(path):
+        raise ConfigError("value_invalid", f"--receipt {target!r}: cannot be written")
+    return Sink(partial(_replace, directory, os.path.basename(path)))
+
+
+def _descriptor(target: str) -> int:
+    digits = target.removeprefix("fd:")
+    number = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 7 else -1
+    try:
+        flags = fcntl.fcntl(number, fcntl.F_GETFL) if number >= 0 else os.O_RDONLY
+    except OSError:
+        flags = os.O_RDONLY
+    if flags & os.O_ACCMODE == os.O_RDONLY:
+        raise ConfigError("value_invalid", f"--receipt {target!r}: got no descriptor open for writing")
+    return number
+
+
+def show(receipt: Receipt) -> None:
+    """Print a receipt: the answer in one line, then every promise of the requested tier."""
+    launch, end = receipt.launch, receipt.end
+    say(f"{paint(receipt.effective_tier, 'bold')} · kept {receipt.kept} of {receipt.of} · net {clean(receipt.net)} · "
+        f"backend {clean(receipt.backend)} · run {clean(receipt.run_id)}")
+    if receipt.missing:
+        say(f"asked for {clean(receipt.requested_tier)}, missing {clean(' '.join(receipt.missing))}")
+    # A promise that only a higher tier makes is no loss of this one.
+    rows = [row for row in receipt.promises if row.state != "not_kept" or row.id in receipt.missing]
+    width = max((len(row.id) for row in rows), default=0)
+    for row in rows:
+        how = " ".join(row.mechanism) or row.reason or ""
+        say(f"  {clean(row.id).ljust(width)}  {paint(row.state.ljust(8), _STATES.get(row.state, 'dim'))}  {clean(how)}")
+    table([*_facts(receipt, launch), *(_end(receipt, end) if end is not None else ())], indent="  ")
+
+
+def _facts(receipt: Receipt, launch: Any) -> Iterator[tuple[str, str]]:
+    yield "command", str(launch.get("argv0", ""))
+    yield "cwd", str(launch.get("cwd", ""))
+    if launch.get("profiles"):
+        yield "profile", " ".join(launch["profiles"])
+    yield "env", f"{len(launch.get('env_kept', ()))} kept, {len(launch.get('env_dropped', ()))} dropped"
+    for limit in launch.get("limits", ()):
+        exact = "" if limit.get("exact") else ", not exact"
+        yield "limit", f"{limit.get('name')} {limit.get('value')} by {limit.get('mechanism')}{exact}"
+    if receipt.plan:
+        yield "plan", receipt.plan
+
+
+def _end(receipt: Receipt, end: Any) -> Iterator[tuple[str, str]]:
+    how = f"signal {end['signal']}" if end.get("signal") else f"status {end.get('exit_code')}"
+    yield "end", f"{receipt.outcome}, {how}"
+    yield "used", f"{end.get('wall_ms', 0)} ms wall, {end.get('cpu_ms', 0)} ms cpu, {end.get('max_rss_bytes', 0)} bytes"
+    for item in receipt.persistence:
+        yield "persistence", f"{item['change']} {os.path.join(item['root'], item['path'])}"
+    for word in (*end.get("guard_lost", ()), *end.get("degraded", ())):
+        yield "degraded", str(word)
+
+
+def after(receipt: Receipt, *, hints: bool) -> Iterator[str]:
+    """Yield what a person should know after a run: facts the supervisor has, or one hint."""
+    end = receipt.end
+    if end is None:
+        yield f"the end record is missing; stockade show {receipt.run_id}"
+        return
+    known = False
+    if receipt.persistence:
+        known = True
+        yield _persistence(receipt)
+    if end.get("guard_lost"):
+        known = True
+        yield f"guards were replaced from outside and put back: {' '.join(end['guard_lost'][:_SHOWN])}"
+    if end.get("limit_hit"):
+        known = True
+        yield f"ended by the {str(end['limit_hit']).replace('_', ' ')} limit"
+    failed = bool(end.get("exit_code")) or (end.get("signal") and end["signal"] not in _ASKED)
+    if failed and hints and not known:
+        yield "hint: stockade why [--write] PATH says which rule denies a path, and the grant that changes it"
+
+
+def _persistence(receipt: Receipt) -> str:
+    items = receipt.persistence
+    shown = ", ".join(f"{item['path']} ({item['change']})" for item in items[:_SHOWN])
+    more = f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
+    return f"places that run code later changed: {shown}{more}; stockade show {receipt.run_id}"

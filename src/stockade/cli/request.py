@@ -1,0 +1,91 @@
+"""From options of the command line to the keyword arguments of ``stockade.run``.
+
+Owns: the spellings that only the command line has (``--env NAME=VALUE``, ``--env-file``,
+``--pids``). Fails closed: a value is taken whole or refused; errors name a variable, never its
+value. Values of variables travel by descriptor, never in an argv of ours.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from stockade.cli.grammar import Parsed
+from stockade.errors import ConfigError
+from stockade.paths import StateHome
+from stockade.rules import units
+from stockade.rules.request import Request, build_request
+
+# option -> keyword, where only the name differs
+_NAMES = {"tier": "tier", "cwd": "cwd", "net": "net", "tmp": "tmp", "cache": "cache",
+          "on_persistence": "on_persistence"}
+_LISTS = {"profile": "profile", "read": "read", "write": "write", "hide": "hide", "allow_socket": "sockets",
+          "allow": "allow", "device": "devices", "accept": "accept", "publish": "publish"}
+MAX_ENV_FILE = 1 << 20
+
+
+def options(parsed: Parsed, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the keyword arguments that the given options stand for."""
+    found: dict[str, Any] = {"caller": parsed.text("as") or "auto"}
+    for option, name in _NAMES.items():
+        if parsed.text(option) is not None:
+            found[name] = parsed.text(option)
+    for option, name in _LISTS.items():
+        if option not in without and parsed.all(option):
+            found[name] = list(parsed.all(option))
+    passed, given = _environment(parsed)
+    if passed:
+        found["pass_env"] = passed
+    if given:
+        found["set_env"] = given
+    limits = _limits(parsed)
+    if limits:
+        found["limits"] = limits
+    return found
+
+
+def _limits(parsed: Parsed) -> dict[str, Any]:
+    """Checked here, so that an error names the option as it was written."""
+    rows = (("timeout", "wall", lambda name, text: units.milliseconds(name, text) / 1000),
+            ("memory", "memory_bytes", units.size), ("pids", "processes", units.count),
+            ("cpu_time", "cpu_time_s", units.seconds), ("files", "files", units.count))
+    return {key: check(f"--{option.replace('_', '-')}", parsed.text(option)) for option, key, check in rows
+            if parsed.text(option) is not None}
+
+
+def _environment(parsed: Parsed) -> tuple[list[str], dict[str, str]]:
+    passed: list[str] = []
+    given: dict[str, str] = {}
+    lines = [line for path in parsed.all("env_file") for line in _env_file(path)]
+    for item in (*lines, *parsed.all("env")):
+        name, equals, value = item.partition("=")
+        if equals:
+            given[name] = value
+        else:
+            passed.append(name)
+    return passed, given
+
+
+def _env_file(path: str) -> list[str]:
+    """Return the items of a file: no quoting, no expansion, as the container engines read it."""
+    try:
+        with open(os.path.expanduser(path), "rb") as stream:
+            data = stream.read(MAX_ENV_FILE + 1)
+    except OSError as error:
+        raise ConfigError("env_invalid", f"--env-file {path!r}: cannot be read ({error.strerror})") from None
+    if len(data) > MAX_ENV_FILE:
+        raise ConfigError("env_invalid", f"--env-file {path!r}: got more than {MAX_ENV_FILE} bytes")
+    lines = (line.rstrip("\r") for line in os.fsdecode(data).split("\n"))
+    return [line.lstrip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+
+
+def request(parsed: Parsed, argv: tuple[str, ...], **more: Any) -> Request:
+    """Return the checked request of a command line."""
+    return build_request(list(argv), **{**options(parsed), **more})
+
+
+def state_home() -> StateHome:
+    """Return the state home that policy and environment choose, for commands about the past."""
+    from stockade.rules.settings import load_settings
+
+    return load_settings(build_request(["true"], cwd="/")).state_home

@@ -1,0 +1,138 @@
+"""``stockade run`` and ``stockade shell``.
+
+Owns: the line before the start, what is said and written after the end, and the exit status. When
+nothing has to be done after the end, this process becomes the launcher and no Python stays.
+Fails closed: a receipt that cannot be delivered is found out before the start; without a launch
+record no receipt is shown. Read next: ``stockade.process.prepare``, ``stockade.process.attend``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from stockade.cli import request as wanted
+from stockade.cli.grammar import Parsed
+from stockade.cli.output import tell
+from stockade.process import attend
+from stockade.process.prepare import Prepared, prepare
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from stockade.cli.receipts import Sink
+
+
+def run(parsed: Parsed) -> int:
+    """Run a command in a box and end as it ended."""
+    return _run(parsed, parsed.words, hints=True)
+
+
+def shell(parsed: Parsed) -> int:
+    """Start the user's shell in a box."""
+    program = os.environ.get("SHELL", "")
+    if not program.startswith("/"):
+        import pwd
+
+        program = pwd.getpwuid(os.getuid()).pw_shell or "/bin/sh"
+    return _run(parsed, (program,), hints=False)
+
+
+def _run(parsed: Parsed, argv: tuple[str, ...], *, hints: bool) -> int:
+    sink = _sink(parsed.text("receipt"))
+    prepared = prepare(wanted.request(parsed, argv))
+    watched = os.isatty(2) and not parsed.flag("quiet")
+    _before(prepared, parsed, watched)
+    if prepared.compiled is None:
+        return _off(prepared, sink)
+    if sink is None and not watched and not attend.must_stay(prepared):
+        _flush()
+        attend.become(prepared)
+    return _attended(prepared, sink, watched=watched, hints=hints)
+
+
+def _sink(target: str | None) -> Sink | None:
+    if target is None:
+        return None
+    from stockade.cli.receipts import open_sink
+
+    return open_sink(target)
+
+
+def _before(prepared: Prepared, parsed: Parsed, watched: bool) -> None:
+    """Say what is about to run: the tier on a terminal, what was taken away anywhere."""
+    if parsed.flag("quiet"):
+        return
+    if watched or parsed.flag("verbose"):
+        tell(headline(prepared))
+    if parsed.flag("verbose"):
+        for name, item in prepared.decision.values.items():
+            value = " ".join(map(str, item.value)) if isinstance(item.value, (list, tuple)) else item.value
+            tell(f"{name} {'-' if value in (None, '') else value} ({item.origin})")
+    for note in prepared.compiled.notes if prepared.compiled else prepared.resolved.notes:
+        tell(note)
+
+
+def headline(prepared: Prepared) -> str:
+    """Return the line ``strict · profile npm · net host · 19 promises kept``."""
+    resolved, decision = prepared.resolved, prepared.decision
+    if prepared.compiled is None:
+        return "off · no box · the environment is filtered as at standard"
+    parts = [str(resolved.tier)]
+    if resolved.profiles:
+        parts.append(f"profile {' '.join(resolved.profiles)}")
+    parts.append(f"net {resolved.net}")
+    rows = [row for row in prepared.compiled.plan["promises"] if row["state"] != "not_kept"]
+    waived = sorted(row["id"] for row in rows if row["state"] == "waived")
+    parts.append(f"{len(rows) - len(waived) - len(decision.missing)} promises kept")
+    if waived:
+        parts.append(f"waived {' '.join(waived)}")
+    if decision.missing:
+        parts.append(f"missing {' '.join(decision.missing)}")
+    return " · ".join(parts)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+
+
+def _off(prepared: Prepared, sink: Sink | None) -> int:
+    """Tier off: no box. With a receipt or a time limit this process waits, else it becomes the command."""
+    from stockade.errors import TimedOut
+    from stockade.process import off
+
+    if sink is None and "wall_ms" not in prepared.resolved.limits:
+        _flush()
+        off.become(prepared)
+    try:
+        done = off.attend(prepared)
+    except TimedOut as error:
+        return _finish(sink, attend.Ended(status=error.exit_status, receipt=error.receipt))
+    return _finish(sink, attend.Ended(status=done.returncode, receipt=done.receipt))
+
+
+def _attended(prepared: Prepared, sink: Sink | None, *, watched: bool, hints: bool) -> int:
+    ended = attend.attend(prepared)
+    if ended.error is not None:
+        if not ended.told:
+            tell(f"refused: {ended.error}")
+        if sink is not None:
+            sink.refused(ended.error)
+        return ended.error.exit_status
+    if watched and ended.receipt is not None:
+        from stockade.cli.receipts import after
+
+        for line in after(ended.receipt, hints=hints):
+            tell(line)
+    return _finish(sink, ended)
+
+
+def _finish(sink: Sink | None, ended: attend.Ended) -> int:
+    """Deliver the receipt, then end as the command did."""
+    if sink is not None and ended.receipt is not None:
+        sink.write(ended.receipt)
+    if ended.status >= 0:
+        return ended.status
+    from stockade.cli import die_by
+
+    return die_by(-ended.status)
