@@ -95,7 +95,8 @@ fn report(errors: Option<&OwnedFd>, refusal: &Refusal) -> i32 {
     125
 }
 
-/// Steps 1 to 6.
+/// Step 1 (user namespace), Step 2 (mount namespace, made with all others by
+/// clone), Steps 3 to 6.
 fn build(launch: &mut Launch) -> Result<Vec<Placed>, Refusal> {
     let (plan, control) = (launch.plan, launch.control.as_raw_fd());
     own_group()?;
@@ -252,8 +253,6 @@ fn prepare_command(launch: &Launch) -> Result<Vec<CString>, Refusal> {
     fds::close_others(&plan.fds)?;
     caps::drop_all()?;
     caps::no_new_privs()?;
-    let candidates = exec::candidates(launch.argv[0].as_c_str(), &launch.env);
-    exec::check_executable(&candidates, plan.executable.as_deref())?;
     let dir = exec::open_dir(launch.cwd)?;
     if let Some(policy) = &plan.landlock {
         let kept: Vec<RawFd> = (0..=2).chain(plan.fds.iter().copied()).collect();
@@ -264,6 +263,9 @@ fn prepare_command(launch: &Launch) -> Result<Vec<CString>, Refusal> {
     seccomp::install(&plan.seccomp.filter)
         .map_err(|e| Refusal::new("seccomp_denied", plan.seccomp.filter.as_str()).io(&e))?;
     exec::change_dir(&dir, launch.cwd)?;
+    // A relative program is found from there, as execve will find it.
+    let candidates = exec::candidates(launch.argv[0].as_c_str(), &launch.env);
+    exec::check_executable(&candidates, plan.executable.as_deref())?;
     Ok(candidates)
 }
 

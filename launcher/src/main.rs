@@ -12,6 +12,7 @@ mod args;
 mod bpf;
 mod control;
 mod cover;
+mod ending;
 mod errno;
 mod facts;
 mod glob;
@@ -22,7 +23,9 @@ mod nest;
 mod persist;
 mod plan;
 mod promises;
+mod receipts;
 mod report;
+mod session;
 mod sockets;
 mod spool;
 mod steps;
@@ -43,5 +46,5 @@ use std::ffi::{c_char, c_int, CStr};
 pub unsafe extern "C" fn main(argc: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
     // SAFETY: the kernel gives argc strings, each terminated, that live as long as the process.
     let words: Vec<&CStr> = (1..argc.max(0) as usize).map(|i| unsafe { CStr::from_ptr(*argv.add(i)) }).collect();
-    launch::main(&words, launch::Block { argv, envp })
+    launch::main(&words, session::Block { argv, envp })
 }

@@ -20,7 +20,8 @@ const LINKS: [(&str, &str); 5] = [
     ("stderr", "/proc/self/fd/2"),
 ];
 
-/// /dev of six nodes, its own devpts and shm. Read-only: device nodes stay writable.
+/// /dev of six nodes, its own devpts, shm and queues. Read-only in the end: device
+/// nodes stay writable.
 pub fn devices(root: &mut Root, target: &str, shm_size_bytes: u64) -> Result<(), Refusal> {
     let fail = |what: &str, e: &io::Error| Refusal::new("dev_denied", format!("{target}/{what}")).io(e);
     let options = [("mode", Some("0755")), ("size", Some("65536"))];
@@ -43,7 +44,9 @@ pub fn devices(root: &mut Root, target: &str, shm_size_bytes: u64) -> Result<(),
     fs_at(at, "shm", "tmpfs", &shm, sys::MOUNT_ATTR_NOSUID | sys::MOUNT_ATTR_NODEV).map_err(|e| fail("shm", &e))?;
     // mq_overview(7): the queues of the box's own ipc namespace, where Landlock can name them.
     fs_at(at, "mqueue", "mqueue", &[], noexec).map_err(|e| fail("mqueue", &e))?;
-    sys::set_attrs(at, sys::MOUNT_ATTR_RDONLY, false, None).map_err(|e| fail("", &e))
+    // Made read-only at the end: granted devices are rows below it.
+    root.seal_later(target, dev);
+    Ok(())
 }
 
 fn bind_node(dev: RawFd, name: &str) -> io::Result<()> {

@@ -26,6 +26,8 @@ pub struct Root {
     pub prepared: Prepared,
     /// The tmpfs rows by target: the only places where anything is created.
     tmpfs: BTreeMap<String, OwnedFd>,
+    /// Mounts that become read-only when all rows are placed, besides the sealed ones.
+    later: Vec<String>,
     /// An overlay was refused and its entries were bound one by one.
     pub snapshot: bool,
 }
@@ -69,7 +71,7 @@ fn new_root(row: &Row, prepared: Prepared) -> Result<Root, Refusal> {
     };
     let old = sys::open_host("/").map_err(|e| denied("open of", "/", &e))?;
     sys::attach(fd.as_raw_fd(), old.as_raw_fd()).map_err(|e| denied("root on", "/", &e))?;
-    Ok(Root { fd, prepared, tmpfs, snapshot: false })
+    Ok(Root { fd, prepared, tmpfs, later: vec![], snapshot: false })
 }
 
 impl Root {
@@ -95,6 +97,7 @@ impl Root {
 
     /// Makes the sealed tmpfs mounts read-only, when nothing is created in them any more.
     pub fn seal_all(&self, plan: &Plan) -> Result<(), Refusal> {
+        self.later.iter().try_for_each(|target| self.seal(target))?;
         plan.mounts.iter().try_for_each(|row| match row {
             Row::Seal { target } => self.seal(target),
             _ => Ok(()),
@@ -201,6 +204,12 @@ impl Root {
         let id = sys::mount_id(dir)?;
         let own = self.tmpfs.values().any(|made| sys::mount_id(made.as_raw_fd()).is_ok_and(|made| made == id));
         own.then_some(()).ok_or_else(|| io::Error::from_raw_os_error(libc::EROFS))
+    }
+
+    /// Keeps a tmpfs open for rows below it, until `seal_all`.
+    pub fn seal_later(&mut self, target: &str, made: OwnedFd) {
+        self.tmpfs.insert(target.to_string(), made);
+        self.later.push(target.to_string());
     }
 
     fn seal(&self, target: &str) -> Result<(), Refusal> {

@@ -1,0 +1,157 @@
+//! Writing the records of one launch, to the report descriptor and the spool.
+//!
+//! Owns when which record is written. A refusal never carries a tier; a launch
+//! record goes to the spool first, so that whoever reads it may rely on it.
+
+use crate::args::Args;
+use crate::ending;
+use crate::report::{self, Refusal, Report};
+use crate::session::{self, Session};
+use crate::spool::{Appended, Spool};
+use crate::steps::{landlock, limits};
+use crate::supervise::{self, Supervisor};
+use crate::{persist, plan, ulid, version};
+
+pub const REFUSED: i32 = 125;
+
+/// Where records go.
+pub struct Out {
+    pub run_id: String,
+    pub report: Report,
+    pub spool: Option<Spool>,
+}
+
+pub fn refuse(refusal: &Refusal, run_id: &str, report: &Report, spool: Option<&Spool>) -> i32 {
+    let record = refusal.record(run_id);
+    let json = report::to_json(&record).unwrap_or_default();
+    let told = report.send_json(&json);
+    if let Some(spool) = spool {
+        // The launch is refused already; the line on stderr stays the answer.
+        let _ = spool.append(&json);
+    }
+    refusal.print();
+    if let Err(lost) = told {
+        lost.print();
+    }
+    match refusal.code {
+        "not_found" => 127,
+        "exec_failed" => 126,
+        _ => REFUSED,
+    }
+}
+
+impl Session {
+    pub fn record_launch(&self, box_: &Supervisor, out: &Out, args: &Args) -> Result<(), Refusal> {
+        let plan = &self.loaded.plan;
+        let (evaluation, mechanisms) = session::evaluate(plan, box_.snapshot)?;
+        let record = report::Launch {
+            schema: report::SCHEMA,
+            record: "launch",
+            run_id: out.run_id.clone(),
+            ts: ulid::now(),
+            plan: self.loaded.digest.clone(),
+            backend: session::backend(plan).to_string(),
+            kernel: version::kernel(),
+            landlock_abi: landlock::kernel_abi() as u32,
+            caller: plan.caller.clone(),
+            requested_tier: session::requested(plan)?,
+            effective_tier: evaluation.effective_tier,
+            profiles: plan.profiles.clone(),
+            promises: evaluation.states.clone(),
+            missing: evaluation.missing.clone(),
+            would_be: evaluation.would_be,
+            kept: evaluation.kept,
+            of: evaluation.of,
+            mechanisms,
+            home: if box_.snapshot { "snapshot" } else { self.home },
+            net: if plan.net == plan::Net::None { "none" } else { "host" }.to_string(),
+            env_kept: self.env.kept.clone(),
+            env_dropped: self.env.dropped.clone(),
+            limits: limits::notes(&plan.limits),
+            argv0: report::show(args.argv[0].to_bytes()),
+            cwd: self.cwd.clone(),
+            supervisor: report::Supervisor { pid: std::process::id() as i32, start_ticks: start_ticks() },
+            command_pid: box_.command,
+            origin: "outside",
+        };
+        let json = report::to_json(&record)?;
+        match out.spool.as_ref().map(|spool| spool.append(&json)) {
+            Some(Err(e)) => return Err(Refusal::new("spool_failed", "launch record").io(&e)),
+            Some(Ok(Appended::Degraded(what))) => {
+                return Err(Refusal::new("spool_failed", "launch record").detail(what))
+            }
+            _ => {}
+        }
+        // Last: whoever reads a launch record may rely on it.
+        out.report.send_json(&json)
+    }
+
+    pub fn record_end(&self, box_: &mut Supervisor, out: &Out, before: &persist::Snapshot) {
+        let compared = before.compare();
+        let mut degraded = std::mem::take(&mut box_.degraded);
+        degraded.extend(compared.degraded);
+        let persistence = clip(compared.changes, "persistence", &mut degraded);
+        box_.lost.dedup();
+        let guard_lost = clip(box_.lost.clone(), "guard_lost", &mut degraded);
+        let degraded = clip(degraded, "degraded", &mut vec![]);
+        let (exit_code, signal) = ending::ends(box_);
+        let (cpu_ms, max_rss_bytes) = ending::usage();
+        let record = report::End {
+            schema: report::SCHEMA,
+            record: "end",
+            run_id: out.run_id.clone(),
+            ts: ulid::now(),
+            outcome: ending::outcome(box_, signal),
+            exit_code,
+            signal,
+            limit_hit: supervise::limit_hit(box_.ended, signal),
+            wall_ms: self.began.elapsed().as_millis() as u64,
+            cpu_ms,
+            max_rss_bytes,
+            persistence,
+            guard_lost,
+            discarded: 0,
+            net_denied: vec![],
+            inside: box_.inside.received,
+            degraded,
+        };
+        let json = report::to_json(&record).unwrap_or_default();
+        let spooled = out.spool.as_ref().map_or(Ok(Appended::Whole), |spool| spool.append(&json));
+        if !matches!(spooled, Ok(Appended::Whole)) {
+            eprintln!("stockade: audit degraded: the end record of {} could not be written", out.run_id);
+        }
+        // The reader may have gone once it knew the status; the command has run.
+        let _ = out.report.send_json(&json);
+    }
+}
+
+pub fn record_inside(box_: &mut Supervisor, out: &Out, data: &[u8]) {
+    let record = report::Inside::stamp(&out.run_id, data);
+    let written = report::to_json(&record).ok().and_then(|json| Some(out.spool.as_ref()?.append(&json)));
+    if matches!(written, Some(Err(_) | Ok(Appended::Degraded(_)))) && box_.degraded.is_empty() {
+        box_.degraded.push("inside record lost".to_string());
+    }
+}
+
+/// The end record must fit a pipe that nobody reads before the status is known:
+/// lists are cut, and the record says so.
+fn clip<T: serde::Serialize>(mut list: Vec<T>, name: &str, degraded: &mut Vec<String>) -> Vec<T> {
+    let mut room = 16usize << 10;
+    let fits = list.iter().take_while(|item| {
+        let size = serde_json::to_string(item).map_or(usize::MAX, |json| json.len() + 1);
+        room.checked_sub(size).inspect(|left| room = *left).is_some()
+    });
+    let keep = fits.count();
+    if keep < list.len() {
+        degraded.push(format!("{name}: {} more", list.len() - keep));
+        list.truncate(keep);
+    }
+    list
+}
+
+/// proc_pid_stat(5), field 22: tells this process from a later one of the same pid.
+fn start_ticks() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    after_name.split_whitespace().nth(19).and_then(|n| n.parse().ok()).unwrap_or(0)
+}

@@ -1,0 +1,165 @@
+//! What is known before the first process is made.
+//!
+//! Owns reading the plan, the environment filter and the question whether the
+//! plan promises what was requested: if not, nothing is made at all.
+
+use std::ffi::{c_char, CStr};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::time::Instant;
+
+use crate::args::Args;
+use crate::init::Start;
+use crate::plan::{self, Backend, Ids, Loaded, Plan};
+use crate::promises::{self, Evaluation, Tier};
+use crate::report::Refusal;
+use crate::steps::env::{self, Filtered};
+use crate::{cover, facts, persist};
+
+/// The strings that the kernel put on the stack: arguments and environment.
+#[derive(Clone, Copy)]
+pub struct Block {
+    pub argv: *const *const c_char,
+    pub envp: *const *const c_char,
+}
+
+impl Block {
+    fn environ(&self) -> Vec<env::Pair> {
+        self.strings(self.envp).into_iter().map(|item| split_item(item.to_bytes())).collect()
+    }
+
+    fn strings(&self, list: *const *const c_char) -> Vec<&'static CStr> {
+        // SAFETY: the kernel ends the list with a null pointer and every string with a zero.
+        let end = |i: &usize| unsafe { !(*list.add(*i)).is_null() };
+        // SAFETY: as above; the block lives as long as the process.
+        (0..).take_while(end).map(|i| unsafe { CStr::from_ptr(*list.add(i)) }).collect()
+    }
+
+    /// Zeroes all of it in this process: /proc/1/environ and cmdline read it.
+    pub fn wipe(&self) {
+        for list in [self.argv, self.envp] {
+            for text in self.strings(list) {
+                let length = text.to_bytes().len();
+                // SAFETY: the kernel maps these bytes writable and nothing of ours points
+                // into them any more: argv and environment were copied.
+                unsafe { std::ptr::write_bytes(text.as_ptr().cast_mut(), 0, length) };
+            }
+        }
+    }
+}
+
+fn split_item(item: &[u8]) -> env::Pair {
+    let at = item.iter().position(|b| *b == b'=').unwrap_or(item.len());
+    (item[..at].to_vec(), item.get(at + 1..).unwrap_or_default().to_vec())
+}
+
+/// Inherited descriptors must not leak into the command by accident.
+pub fn adopt(fd: RawFd) -> OwnedFd {
+    // SAFETY: the caller passed this descriptor to us by number; F_SETFD takes an integer.
+    unsafe {
+        libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC);
+        OwnedFd::from_raw_fd(fd)
+    }
+}
+
+/// Everything that is known before the first process is made.
+pub struct Session {
+    pub loaded: Loaded,
+    pub env: Filtered,
+    pub cwd: String,
+    pub start: Start,
+    pub evaluation: Evaluation,
+    pub home: &'static str,
+    pub began: Instant,
+}
+
+impl Session {
+    pub fn open(args: &Args, block: &Block, start: Start) -> Result<Session, Refusal> {
+        let began = Instant::now();
+        let mut loaded = match (args.plan_fd, &args.plan, &args.plan_store) {
+            (Some(fd), ..) => plan::from_fd(fd, &args.binds)?,
+            (None, Some(digest), Some(dir)) => plan::from_store(dir, digest, &args.binds)?,
+            _ => return Err(Refusal::new("usage", "--plan")),
+        };
+        check_words(&loaded.plan)?;
+        let (evaluation, _) = evaluate(&loaded.plan, false)?;
+        let env = environment(&loaded.plan, args, block)?;
+        let home = facts::home(&loaded.plan);
+        let cwd = args.cwd.clone().unwrap_or_else(|| loaded.plan.cwd.clone());
+        cover::add_rows(&mut loaded.plan, &cwd)?;
+        Ok(Session { loaded, env, cwd, start, evaluation, home, began })
+    }
+
+    pub fn box_json(&self, run_id: &str) -> String {
+        let plan = &self.loaded.plan;
+        let mut record = plan.record.clone();
+        for (key, value) in [
+            ("schema", "stockade.box.v1".into()),
+            ("run_id", run_id.to_string()),
+            ("plan", self.loaded.digest.clone()),
+            ("backend", backend(plan).to_string()),
+            ("requested_tier", plan.requested_tier.clone()),
+            ("effective_tier", self.evaluation.effective_tier.name().to_string()),
+        ] {
+            record.insert(key.to_string(), value.into());
+        }
+        serde_json::Value::Object(record).to_string()
+    }
+}
+
+/// The shorter of the plan's wall limit and the caller's.
+pub fn wall_ms(plan: &Plan, args: &Args) -> Option<u64> {
+    [args.timeout_ms, plan.limits.wall_ms].into_iter().flatten().min()
+}
+
+pub fn backend(plan: &Plan) -> &'static str {
+    match plan.backend {
+        Backend::Namespaces => "namespaces",
+    }
+}
+
+pub fn requested(plan: &Plan) -> Result<Tier, Refusal> {
+    let tier = Tier::parse(&plan.requested_tier).filter(|tier| *tier != Tier::Off);
+    tier.ok_or_else(|| Refusal::new("plan_invalid", "requested_tier").detail(format!("got {:?}", plan.requested_tier)))
+}
+
+fn check_words(plan: &Plan) -> Result<(), Refusal> {
+    let invalid = |field: &'static str| move |e: String| Refusal::new("plan_invalid", field).detail(e);
+    promises::check(&plan.promises).map_err(invalid("promises"))?;
+    persist::check(&plan.persistence).map_err(invalid("persistence"))?;
+    // SAFETY: no failure.
+    let root = unsafe { libc::geteuid() } == 0;
+    if matches!(plan.ids, Ids::Shifted { .. }) && !root {
+        return Err(Refusal::new("plan_invalid", "ids").detail("shifted ids are for a root caller"));
+    }
+    Ok(())
+}
+
+/// Refuses before anything is made when the plan itself promises too little.
+pub fn evaluate(plan: &Plan, snapshot: bool) -> Result<(Evaluation, Vec<String>), Refusal> {
+    let facts = facts::of(plan, snapshot);
+    let evaluation = promises::evaluate(&plan.promises, &facts, requested(plan)?, &plan.accept);
+    if !evaluation.accepted {
+        let detail = format!("got tier {}, missing {}", evaluation.effective_tier.name(), evaluation.missing.join(" "));
+        return Err(Refusal::new("promise_not_kept", plan.requested_tier.as_str()).detail(detail));
+    }
+    Ok((evaluation, facts.names()))
+}
+
+fn environment(plan: &Plan, args: &Args, block: &Block) -> Result<Filtered, Refusal> {
+    let invalid = |e: env::EnvError| Refusal::new("env_invalid", "environment").detail(e.to_string());
+    let given = match args.setenv_fd {
+        Some(fd) => env::parse_items(&read_all(adopt(fd))?).map_err(invalid)?,
+        None => vec![],
+    };
+    env::filter(&plan.env, &block.environ(), &given).map_err(invalid)
+}
+
+fn read_all(fd: OwnedFd) -> Result<Vec<u8>, Refusal> {
+    use std::io::{Read, Seek};
+    let mut file = std::fs::File::from(fd);
+    // A memfd is left at its end by its writer; a pipe cannot seek and need not.
+    let _ = file.rewind();
+    let mut bytes = vec![];
+    file.read_to_end(&mut bytes).map_err(|e| Refusal::new("env_invalid", "--setenv-fd").io(&e))?;
+    Ok(bytes)
+}
