@@ -38,12 +38,19 @@ def build(target: Path) -> None:
         )
 
 
+def python_of_users() -> str:
+    """An interpreter that an ordinary user can read."""
+    return "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else sys.executable
+
+
 def publish(base: Path) -> None:
     """Copy what an ordinary user must be able to read: the package, the launcher, the benchmark."""
     ignore = shutil.ignore_patterns("__pycache__", "results", "build")
     shutil.copytree(ROOT / "src", base / "src", ignore=ignore)
     shutil.copytree(HERE, base / "bench", ignore=ignore)
     build(base / "bench" / "build")
+    # Byte code as an installed package has it; the measured runs use -B and write none.
+    subprocess.run([python_of_users(), "-m", "compileall", "-q", str(base / "src")], check=True)
     base.chmod(0o755)
     for path in base.rglob("*"):
         path.chmod(path.stat().st_mode | (0o555 if path.is_dir() or os.access(path, os.X_OK) else 0o444))
@@ -73,9 +80,8 @@ def phase(base: Path, name: str, runs: int, only: list[str]) -> list[Row]:
 def phase_as(base: Path, user: str, runs: int, only: list[str]) -> list[Row]:
     """Run the phase of an ordinary user in a process of that user."""
     account = pwd.getpwnam(user)
-    python = "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else sys.executable
     argv = ["setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups", "--",
-            python, "-B", str(base / "bench" / "spawn.py"), "--phase", str(base), "--runs", str(runs),
+            python_of_users(), "-B", str(base / "bench" / "spawn.py"), "--phase", str(base), "--runs", str(runs),
             *[part for name in only for part in ("--only", name)]]  # fmt: skip
     env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
     done = subprocess.run(argv, env=env, stdout=subprocess.PIPE, text=True, check=True, cwd="/")
