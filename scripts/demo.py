@@ -3,7 +3,8 @@
 Owns: a throw-away home with throw-away secrets, a bystander process and two
 sockets, all below one temporary directory; the real home is never named to the
 attacker. What the attacks achieved is judged from outside (planted tokens in
-the loot, files on the host, the bystander's life), not by what npm prints.
+the loot, files on the host, the bystander's life), not by what npm prints; two
+attempts that leave no trace rest on the errno the script saw.
 Fails closed: a missing receipt, a lower tier or one attack that got through
 ends with exit status 1. Read next: examples/hostile-npm/vendor/.
 """
@@ -18,6 +19,7 @@ import secrets
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -207,6 +209,11 @@ def heartbeat_lives(world: Fixture) -> bool:
     return False
 
 
+def is_setuid(path: Path) -> bool:
+    """Tell whether the file exists and carries the setuid bit."""
+    return path.exists() and bool(path.stat().st_mode & stat.S_ISUID)
+
+
 def host_effects(world: Fixture) -> dict[str, str | None]:
     """Look at the host for what the attempts changed."""
     home, git = world.home, world.tree / ".git"
@@ -219,6 +226,7 @@ def host_effects(world: Fixture) -> dict[str, str | None]:
         "planted_program": (home / ".local" / "bin" / "git").exists(),
         "write_outside": (home / "owned.txt").exists(),
         "daemon": heartbeat_lives(world),
+        "setuid_file": is_setuid(world.tree / "setuid-copy"),
         "kill_process": world.bystander.returncode == -signal.SIGTERM,
         "container_socket": world.visits["container_socket"] > 0,
         "abstract_socket": world.visits["abstract_socket"] > 0,
@@ -244,8 +252,8 @@ def judge(world: Fixture) -> tuple[dict[str, str | None], dict[str, str | None]]
     for name, _, _ in ATTEMPTS:
         text = loot[name]["loot"] or ""
         token = world.tokens["process_environ" if name == "process_memory" else name]
-        if name in ("setuid_file", "new_namespace", "init_environ"):
-            got[name] = None if loot[name]["error"] else "done"  # nothing of these is left to look at
+        if name in ("new_namespace", "init_environ"):
+            got[name] = None if loot[name]["error"] else "done"  # these leave nothing to look at: the script's word
         elif name == "home_listing":
             got[name] = "listed" if ".ssh" in text else None
         elif name == "process_listing":

@@ -79,7 +79,6 @@ function systemSurface() {
     const file = path.join(tree, 'setuid-copy');
     fs.writeFileSync(file, '#!/bin/sh\n');
     fs.chmodSync(file, 0o4755);
-    fs.rmSync(file);
   });
   attempt('new_namespace', () => {
     const run = spawnSync('unshare', ['--user', '--map-root-user', 'true'], { timeout: 1000, encoding: 'utf8' });
