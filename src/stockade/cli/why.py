@@ -1,0 +1,141 @@
+"""``stockade why``: which rule allows or denies a path or host, and the grant that changes it.
+
+Owns: the search for that grant. Fails closed: a grant is named only after the request was compiled
+again with it and the answer changed; what it would give away is part of it.
+Read next: ``verdict.py``, ``stockade.plan.lookup``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from stockade.cli import request as wanted
+from stockade.cli.grammar import Parsed
+from stockade.cli.output import clean, emit, paint, say
+from stockade.cli.verdict import Judge, Verdict, accepted_with
+from stockade.errors import ConfigError, Error, Refused
+from stockade.frozen import replace
+from stockade.host.probe import host_facts
+from stockade.process.prepare import prepare
+from stockade.rules.request import Request, absolute, build_request
+from stockade.rules.resolve import resolve
+
+SCHEMA = "stockade.why.v1"
+# A command that every host has; why asks about places, not about it.
+_COMMAND = "sh"
+_HOST = re.compile(r"(?=.{1,253}(:\d+)?$)([A-Za-z0-9-]{1,63}\.)+[A-Za-z][A-Za-z0-9-]*(:\d{1,5})?"
+                   r"|localhost(:\d{1,5})?|\d{1,3}(\.\d{1,3}){3}(:\d{1,5})?|\[[0-9A-Fa-f:.]+\](:\d{1,5})?")
+_OPTIONS = {"read": "--read", "write": "--write", "allow_socket": "--allow-socket", "allow": "--allow",
+            "device": "--device", "net": "--net", "accept": "--accept"}
+_KEYWORDS = {"allow_socket": "sockets", "device": "devices"}
+
+
+def why(parsed: Parsed) -> int:
+    """Answer for one path or host."""
+    subject = parsed.words[0]
+    write = parsed.flag("write")
+    options = wanted.options(parsed, without=("write",))
+    request = build_request([_COMMAND], **options)
+    if is_host(subject, request.cwd):
+        kind, verdict, grant = "host", *_host(subject, request, options)
+    else:
+        kind, subject = "path", absolute("path", subject, request.cwd, os.environ.get("HOME", ""))
+        verdict, grant = _path(subject, request, options, write=write)
+    document = _document(kind, subject, write, verdict, grant)
+    if parsed.flag("json"):
+        emit(SCHEMA, document)
+    else:
+        _print(document)
+    return 0 if verdict.allowed else 1
+
+
+def is_host(text: str, cwd: str) -> bool:
+    """Tell whether a word means a host: it has the form of one, and nothing of that name is here."""
+    return _HOST.fullmatch(text) is not None and not os.path.lexists(os.path.join(cwd, text))
+
+
+def _judge(request: Request, path: str, *, write: bool) -> Verdict:
+    prepared = prepare(request)
+    if prepared.compiled is None:
+        return Verdict(allowed=True, rule="tier off: no box", origin=prepared.resolved.values["tier"].origin)
+    host = host_facts(prepared.resolved.state_home)
+    return Judge(prepared.resolved, host, prepared.compiled).judge(path, write=write)
+
+
+def _path(path: str, request: Request, options: dict[str, Any], *,
+          write: bool) -> tuple[Verdict, dict[str, list[str]] | None]:
+    verdict = _judge(request, path, write=write)
+    for name, value in () if verdict.allowed else verdict.grants:
+        if name == "read" and write:
+            continue
+        found = _tried({name: [value]}, path, options, write=write)
+        if found is not None:
+            return verdict, found
+    return verdict, None
+
+
+def _tried(grant: dict[str, list[str]], path: str, options: dict[str, Any], *,
+           write: bool) -> dict[str, list[str]] | None:
+    """Return the grant, with what has to be accepted for it, if the box would then allow it."""
+    try:
+        if _judge(_with(options, grant), path, write=write).allowed:
+            return grant
+    except Refused as error:
+        more = accepted_with(error)
+        return _tried({**grant, **more}, path, options, write=write) if more and "accept" not in grant else None
+    except ConfigError:
+        return None
+    return None
+
+
+def _with(options: dict[str, Any], grant: dict[str, list[str]]) -> Request:
+    merged = dict(options)
+    for name, words in grant.items():
+        key = _KEYWORDS.get(name, name)
+        merged[key] = [*merged.get(key, ()), *words]
+    return build_request([_COMMAND], **merged)
+
+
+def _host(host: str, request: Request, options: dict[str, Any]) -> tuple[Verdict, dict[str, list[str]] | None]:
+    resolved = resolve(request)
+    source = resolved.values["net"]
+    if resolved.net == "host" or not resolved.tier:
+        return Verdict(allowed=True, rule="net host: every host that this machine reaches", promise="net.policy",
+                       origin=source.origin), None
+    verdict = Verdict(allowed=False, rule=f"net {resolved.net}: {host} cannot be reached", promise="net.policy",
+                      origin=source.origin)
+    try:
+        opened = resolve(replace(request, net="host")).net == "host"
+    except Error:
+        opened = False
+    return verdict, {"net": ["host"]} if opened else None
+
+
+def _document(kind: str, subject: str, write: bool, verdict: Verdict,
+              grant: dict[str, list[str]] | None) -> dict[str, Any]:
+    words = [word for name, values in (grant or {}).items() for value in values for word in (_OPTIONS[name], value)]
+    entry = verdict.entry
+    return {
+        "subject": subject, "kind": kind, "access": "connect" if kind == "host" else "write" if write else "read",
+        "allowed": verdict.allowed, "promise": verdict.promise, "rule": verdict.rule, "origin": verdict.origin or None,
+        "entry": entry and {"list": entry.list, "id": entry.id, "why": entry.why, "source": entry.source},
+        "grant": words or None,
+    }
+
+
+def _print(found: dict[str, Any]) -> None:
+    import shlex
+
+    answer = paint("allowed", "green") if found["allowed"] else paint("denied", "red")
+    promise = f" ({found['promise']})" if found["promise"] else ""
+    say(f"{answer}: {found['access']} {clean(found['subject'])}: {clean(found['rule'])}{promise}")
+    if found["entry"]:
+        entry = found["entry"]
+        say(f"  entry   {entry['list']}: {clean(entry['id'])}: {clean(entry['why'])}")
+    if found["origin"]:
+        say(f"  origin  {clean(found['origin'])}")
+    if not found["allowed"]:
+        grant = shlex.join(found["grant"]) if found["grant"] else "none"
+        say(f"  grant   {clean(grant)}")

@@ -1,0 +1,177 @@
+"""What this host can keep, and what to do when it cannot.
+
+Owns: the examination behind ``stockade doctor``: the probe of each backend, one real box for each
+tier and network, and the remedies. Fails closed: a tier counts as kept only when a box of it was
+started here and its receipt says so; nothing is repaired that root would not have to undo.
+Read next: ``stockade.host.probe``, ``docs/debugging.md``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from stockade.decision import BackendVerdict
+from stockade.errors import CODES, Error, LaunchFailed, Refused
+from stockade.frozen import dataclass
+from stockade.host.active import Active, active
+from stockade.host.facts import HostFacts, sysctl
+from stockade.host.probe import host_facts
+from stockade.paths import StateHome
+from stockade.process import _exec
+from stockade.process.api import run
+from stockade.process.receipt import Receipt
+from stockade.rules.promises import required
+from stockade.rules.request import build_request
+from stockade.rules.settings import load_settings
+from stockade.rules.tiers import ALL_TIERS, Tier
+
+NETS = ("none", "host")
+TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One box that was tried. ``lost``: required promises that its receipt does not call kept."""
+
+    tier: Tier
+    net: str
+    lost: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    code: str = ""
+    reason: str = ""
+
+    @property
+    def good(self) -> bool:
+        """True when the box started and kept every promise of its tier."""
+        return not self.code and not self.lost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fix:
+    """One remedy. ``sysctl``: a setting that root can change and take back; else only words."""
+
+    why: str
+    commands: tuple[str, ...]
+    sysctl: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """Everything that was found. ``state`` None: there is none that can be used (see ``faults``)."""
+
+    place: Active
+    host: HostFacts | None
+    state: StateHome | None
+    trials: tuple[Trial, ...]
+    faults: tuple[Error, ...]
+    fixes: tuple[Fix, ...]
+
+    @property
+    def best(self) -> Tier:
+        """The highest tier that was kept with every network."""
+        good = [tier for tier in ALL_TIERS if all(t.good for t in self.trials if t.tier == tier)]
+        return max(good) if self.trials and good else Tier.off
+
+
+def examine(progress: Callable[[float], None] = lambda part: None) -> Health:
+    """Examine this host. Starts real boxes; changes nothing."""
+    faults: list[Error] = []
+    place = active()
+    state, host = None, None
+    try:
+        state = load_settings(build_request(["true"], cwd="/")).state_home
+        host = host_facts(state, fresh=True)
+    except Error as error:
+        faults.append(error)
+    trials: list[Trial] = []
+    pairs = [(tier, net) for tier in reversed(ALL_TIERS) for net in NETS]
+    for number, (tier, net) in enumerate(pairs if host is not None else ()):
+        progress(number / len(pairs))
+        trials.append(_trial(tier, net))
+    return Health(place=place, host=host, state=state, trials=tuple(trials), faults=tuple(faults),
+                  fixes=tuple(_fixes(host)))
+
+
+def _trial(tier: Tier, net: str) -> Trial:
+    """Start the launcher's own --version in a box of the tier."""
+    launcher = _exec.launcher_path()
+    try:
+        done = run([launcher, "--version", "--json"], tier=str(tier), net=net, cwd="/", caller="document", cache="off",
+                   read=[os.path.dirname(launcher)], timeout=TIMEOUT_S, stdin=_exec.DEVNULL, capture_output=True)
+    except Error as error:
+        return Trial(tier=tier, net=net, code=error.code, reason=error.message)
+    if done.returncode != 0:
+        why = f"no-op: got status {done.returncode}, expected 0"
+        return Trial(tier=tier, net=net, code="launch_failed", reason=why)
+    return _judged(tier, net, done.receipt)
+
+
+def _judged(tier: Tier, net: str, receipt: Receipt) -> Trial:
+    kept = {promise.id for promise in receipt.promises if promise.state == "kept"}
+    names = [promise.id for promise in required(tier)]
+    return Trial(tier=tier, net=net, kept=tuple(name for name in names if name in kept),
+                 lost=tuple(name for name in names if name not in kept))
+
+
+def _fixes(host: HostFacts | None) -> list[Fix]:
+    if host is None:
+        return []
+    broken = [verdict for verdict in host.backends if verdict.code]
+    return [fix for verdict in broken for fix in _fix(verdict)]
+
+
+def _fix(verdict: BackendVerdict) -> list[Fix]:
+    found = []
+    for name, wrong, right in (("user.max_user_namespaces", "0", "15000"),
+                               ("kernel.unprivileged_userns_clone", "0", "1")):
+        if sysctl(name) == wrong:
+            commands = (f"sysctl -w {name}={right}", f"echo {name}={right} > /etc/sysctl.d/60-stockade.conf")
+            found.append(Fix(why=f"{name} is {wrong}: user namespaces are switched off", sysctl=(name, right),
+                             commands=commands))
+    if sysctl("kernel.apparmor_restrict_unprivileged_userns") == "1":
+        found.append(Fix(why="AppArmor lets only programs with a profile use user namespaces",
+                         commands=_apparmor(_exec.launcher_path())))
+    # A remedy in words is better than none; it is never run.
+    return found or [Fix(why=verdict.reason, commands=(f"# {verdict.remedy or CODES['no_backend'].hint}",))]
+
+
+def _apparmor(launcher: str) -> tuple[str, ...]:
+    """Return commands that give the launcher alone the right, not every program of every user."""
+    text = f'abi <abi/4.0>,\\nprofile stockade-launch "{launcher}" flags=(unconfined) {{\\n  userns,\\n}}\\n'
+    return (f"printf '{text}' > /etc/apparmor.d/stockade-launch", "apparmor_parser -r /etc/apparmor.d/stockade-launch")
+
+
+def apply_fix(fix: Fix) -> bool:
+    """Apply a remedy that root can take back; tell whether it was applied.
+
+    Raises: Refused(policy_denied) for a caller that is not root.
+    """
+    if fix.sysctl is None:
+        return False
+    if os.geteuid() != 0:
+        raise Refused("policy_denied", f"setting {fix.sysctl[0]}: got uid {os.geteuid()}, expected root",
+                      hint="run the printed commands as root")
+    name, value = fix.sysctl
+    path = "/proc/sys/" + name.replace(".", "/")
+    try:
+        with open(path, "w", encoding="ascii") as stream:
+            stream.write(value)
+    except OSError as error:
+        raise LaunchFailed("launch_failed", f"setting {name}: cannot be written ({error.strerror})") from None
+    return True
+
+
+def launcher_report() -> dict[str, Any]:
+    """Return what the launcher says about itself, or the error in its place."""
+    import json
+
+    try:
+        report: dict[str, Any] = json.loads(_exec.launcher_facts())
+    except Error as error:
+        return {"error": error.to_json()}
+    except ValueError:
+        return {"error": {"code": "receipt_invalid", "message": "launcher --version: got no JSON"}}
+    return {**report, "path": _exec.launcher_path(), "python": sys.executable}
