@@ -178,6 +178,7 @@ fn start(launch: &mut Launch, guards: Vec<Placed>, wipe: &impl Fn()) -> Result<W
         unsafe { libc::_exit(code) }
     }
     control::send_forked(control, pid).map_err(|_| gone())?;
+    mounts::leave_old_root()?;
     wipe();
     launch.env.iter_mut().for_each(forget);
     sys::prctl(libc::PR_SET_NAME, c"stockade-init".as_ptr() as u64)

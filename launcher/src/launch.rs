@@ -154,7 +154,10 @@ impl Session {
         box_.deadline = wall_ms(plan, args).map(|ms| Instant::now() + Duration::from_millis(ms));
         loop {
             match box_.next() {
-                Step::Started => self.record_launch(box_, out, args)?,
+                Step::Started => {
+                    self.record_launch(box_, out, args)?;
+                    sys::shed_code();
+                }
                 Step::Refused(refusal) => return Err(refusal),
                 Step::Inside(data) => receipts::record_inside(box_, out, &data),
                 Step::Over => break,

@@ -74,6 +74,14 @@ pub fn clone_tree(fd: RawFd, recursive: bool) -> io::Result<OwnedFd> {
     owned(unsafe { libc::syscall(libc::SYS_open_tree, fd, c"".as_ptr(), flags) })
 }
 
+/// The same by name, in a directory of a file system that we have just made.
+pub fn clone_tree_at(dir: RawFd, name: &str) -> io::Result<OwnedFd> {
+    let name = cstr(name)?;
+    let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as u32 | libc::AT_SYMLINK_NOFOLLOW as u32;
+    // SAFETY: name outlives the call.
+    owned(unsafe { libc::syscall(libc::SYS_open_tree, dir, name.as_ptr(), flags) })
+}
+
 #[repr(C)]
 struct MountAttr {
     attr_set: u64,
@@ -98,6 +106,16 @@ pub fn attach(mount: RawFd, target: RawFd) -> io::Result<()> {
     let flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH;
     // SAFETY: both strings are static; descriptors are only borrowed.
     check(unsafe { libc::syscall(libc::SYS_move_mount, mount, c"".as_ptr(), target, c"".as_ptr(), flags) }).map(drop)
+}
+
+/// The same by name, in a directory of a file system that we have just made.
+pub fn attach_at(mount: RawFd, dir: RawFd, name: &str) -> io::Result<()> {
+    let name = cstr(name)?;
+    // SAFETY: both strings outlive the call. Without MOVE_MOUNT_T_SYMLINKS a link is not followed.
+    check(unsafe {
+        libc::syscall(libc::SYS_move_mount, mount, c"".as_ptr(), dir, name.as_ptr(), MOVE_MOUNT_F_EMPTY_PATH)
+    })
+    .map(drop)
 }
 
 /// One option of a file system under construction: `None` is a flag.
@@ -210,5 +228,25 @@ pub fn read_signal(fd: RawFd) -> Option<libc::signalfd_siginfo> {
         let size = std::mem::size_of::<libc::signalfd_siginfo>();
         let got = libc::read(fd, std::ptr::addr_of_mut!(info).cast(), size);
         (got == size as isize).then_some(info)
+    }
+}
+
+extern "C" {
+    /// First and last byte of the program's own read-only pages (linker script).
+    static __executable_start: u8;
+    static etext: u8;
+}
+
+/// Gives back the pages of the set-up code: a supervisor waits for hours and
+/// needs a few. They come back from the page cache when they are touched.
+/// Source: madvise(2), MADV_DONTNEED on a private file mapping.
+pub fn shed_code() {
+    let (from, to) = (std::ptr::addr_of!(__executable_start) as usize, std::ptr::addr_of!(etext) as usize);
+    let page = 4096;
+    let (from, to) = (from.next_multiple_of(page), to & !(page - 1));
+    if from < to {
+        // SAFETY: the range holds only pages that are mapped from the program file and
+        // never written, so their content is the file's before and after.
+        unsafe { libc::madvise(from as *mut libc::c_void, to - from, libc::MADV_DONTNEED) };
     }
 }

@@ -38,6 +38,7 @@ impl Watch {
 
     /// Until the command has ended; the exit code of P1.
     pub fn run(mut self) -> i32 {
+        sys::shed_code();
         loop {
             let ready = self.wait();
             if ready[1] != 0 && !self.orders() {

@@ -56,8 +56,7 @@ fn bind_node(dev: RawFd, name: &str) -> io::Result<()> {
     }
     let tree = sys::clone_tree(source.as_raw_fd(), false)?;
     mounts::make_node_at(dev, name, libc::S_IFREG | 0o600)?;
-    let point = sys::openat2(dev, name, libc::O_PATH | libc::O_NOFOLLOW, 0)?;
-    sys::attach(tree.as_raw_fd(), point.as_raw_fd())
+    sys::attach_at(tree.as_raw_fd(), dev, name)
 }
 
 fn link_at(dev: RawFd, name: &str, to: &str) -> io::Result<()> {
@@ -68,9 +67,8 @@ fn link_at(dev: RawFd, name: &str, to: &str) -> io::Result<()> {
 
 fn fs_at(dir: RawFd, name: &str, kind: &str, options: &[sys::FsOption], attrs: u64) -> io::Result<()> {
     mounts::make_dir_at(dir, name, 0o755)?;
-    let point = sys::openat2(dir, name, libc::O_PATH | libc::O_NOFOLLOW, 0)?;
     let made = sys::new_fs(kind, options, attrs)?;
-    sys::attach(made.as_raw_fd(), point.as_raw_fd())
+    sys::attach_at(made.as_raw_fd(), dir, name)
 }
 
 /// A proc of the box's own pid namespace. It must be made while a fully visible
@@ -88,11 +86,10 @@ pub fn proc_fs(root: &mut Root, target: &str, covers: &[String]) -> Result<(), R
 
 /// Read-only over itself; a name this kernel does not have needs no cover.
 fn cover(proc: RawFd, name: &str) -> io::Result<()> {
-    let point = match sys::openat2(proc, name, libc::O_PATH | libc::O_NOFOLLOW, 0) {
+    let tree = match sys::clone_tree_at(proc, name) {
         Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
         other => other?,
     };
-    let tree = sys::clone_tree(point.as_raw_fd(), false)?;
     sys::set_attrs(tree.as_raw_fd(), sys::MOUNT_ATTR_RDONLY, false, None)?;
-    sys::attach(tree.as_raw_fd(), point.as_raw_fd())
+    sys::attach_at(tree.as_raw_fd(), proc, name)
 }

@@ -130,7 +130,7 @@ pub fn parse_items(block: &[u8]) -> Result<Vec<Pair>, EnvError> {
 pub fn filter(policy: &EnvPolicy, inherited: &[Pair], set_fd: &[Pair]) -> Result<Filtered, EnvError> {
     policy.check()?;
     let given = merge_given(policy, set_fd)?;
-    let rules = Rules { policy, shapes: Shapes::compile(&policy.drop_values)? };
+    let rules = Rules::compile(policy)?;
     let mut out = Builder::default();
     let mut seen: HashSet<&[u8]> = HashSet::with_capacity(inherited.len());
     for (name, value) in inherited {
@@ -199,19 +199,50 @@ impl Builder {
 
 struct Rules<'a> {
     policy: &'a EnvPolicy,
+    keep: Names<'a>,
+    drop: Names<'a>,
     shapes: Shapes<'a>,
 }
 
-impl Rules<'_> {
-    fn keeps(&self, name: &[u8], value: &[u8]) -> bool {
-        if self.policy.keep.iter().any(|p| matches(p.as_bytes(), name, Case::Exact)) {
-            return true;
-        }
+impl<'a> Rules<'a> {
+    fn compile(policy: &'a EnvPolicy) -> Result<Self, EnvError> {
         // Names are dropped in any case: programs on several systems read
         // `http_proxy` and `HTTP_PROXY` alike, and so do libraries for tokens.
-        self.policy.mode == Mode::Deny
-            && !self.policy.drop.iter().any(|p| matches(p.as_bytes(), name, Case::Fold))
-            && !self.shapes.occur_in(value)
+        let (keep, drop) = (Names::new(&policy.keep, Case::Exact), Names::new(&policy.drop, Case::Fold));
+        Ok(Rules { policy, keep, drop, shapes: Shapes::compile(&policy.drop_values)? })
+    }
+
+    fn keeps(&self, name: &[u8], value: &[u8]) -> bool {
+        if self.keep.hold(name) {
+            return true;
+        }
+        self.policy.mode == Mode::Deny && !self.drop.hold(name) && !self.shapes.occur_in(value)
+    }
+}
+
+/// Several hundred patterns, most of them plain names: those are looked up.
+struct Names<'a> {
+    plain: HashSet<Vec<u8>>,
+    patterns: Vec<&'a [u8]>,
+    case: Case,
+}
+
+impl<'a> Names<'a> {
+    fn new(list: &'a [String], case: Case) -> Self {
+        let (patterns, plain): (Vec<&[u8]>, Vec<&[u8]>) =
+            list.iter().map(|p| p.as_bytes()).partition(|p| p.contains(&b'*'));
+        Names { plain: plain.into_iter().map(|name| fold(name, case)).collect(), patterns, case }
+    }
+
+    fn hold(&self, name: &[u8]) -> bool {
+        self.plain.contains(&fold(name, self.case)) || self.patterns.iter().any(|p| matches(p, name, self.case))
+    }
+}
+
+fn fold(name: &[u8], case: Case) -> Vec<u8> {
+    match case {
+        Case::Exact => name.to_vec(),
+        Case::Fold => name.to_ascii_uppercase(),
     }
 }
 

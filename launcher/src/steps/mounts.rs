@@ -26,6 +26,8 @@ pub struct Root {
     pub prepared: Prepared,
     /// The tmpfs rows by target: the only places where anything is created.
     tmpfs: BTreeMap<String, OwnedFd>,
+    /// Their mount ids.
+    own: Vec<u64>,
     /// Mounts that become read-only when all rows are placed, besides the sealed ones.
     later: Vec<String>,
     /// An overlay was refused and its entries were bound one by one.
@@ -53,7 +55,7 @@ fn private_propagation() -> Result<(), Refusal> {
 /// The new root is stacked on the old one: absolute paths still start below it,
 /// at the host's root, so sources stay reachable until the pivot.
 fn new_root(row: &Row, prepared: Prepared) -> Result<Root, Refusal> {
-    let mut tmpfs = BTreeMap::new();
+    let (mut tmpfs, mut own) = (BTreeMap::new(), vec![]);
     let mut prepared = prepared;
     let fd = match row {
         Row::Bind { source, attrs, kind, recursive, .. } => {
@@ -64,6 +66,7 @@ fn new_root(row: &Row, prepared: Prepared) -> Result<Root, Refusal> {
         }
         Row::Tmpfs { mode, size_bytes, attrs, .. } => {
             let made = make_tmpfs("/", mode, *size_bytes, attrs)?;
+            own.push(sys::mount_id(made.as_raw_fd()).map_err(|e| denied("id of", "/", &e))?);
             tmpfs.insert("/".to_string(), made.try_clone().map_err(|e| denied("dup of", "/", &e))?);
             made
         }
@@ -71,7 +74,7 @@ fn new_root(row: &Row, prepared: Prepared) -> Result<Root, Refusal> {
     };
     let old = sys::open_host("/").map_err(|e| denied("open of", "/", &e))?;
     sys::attach(fd.as_raw_fd(), old.as_raw_fd()).map_err(|e| denied("root on", "/", &e))?;
-    Ok(Root { fd, prepared, tmpfs, later: vec![], snapshot: false })
+    Ok(Root { fd, prepared, tmpfs, own, later: vec![], snapshot: false })
 }
 
 impl Root {
@@ -81,6 +84,7 @@ impl Root {
             Row::Tmpfs { target, mode, size_bytes, attrs, create } => {
                 let made = make_tmpfs(target, mode, *size_bytes, attrs)?;
                 self.put(&made, target, *create)?;
+                self.own.push(sys::mount_id(made.as_raw_fd()).map_err(|e| denied("id of", target, &e))?);
                 self.tmpfs.insert(target.clone(), made);
                 Ok(())
             }
@@ -202,8 +206,7 @@ impl Root {
     /// directory must be on a mount that a tmpfs row of this plan made.
     fn on_own_tmpfs(&self, dir: RawFd) -> io::Result<()> {
         let id = sys::mount_id(dir)?;
-        let own = self.tmpfs.values().any(|made| sys::mount_id(made.as_raw_fd()).is_ok_and(|made| made == id));
-        own.then_some(()).ok_or_else(|| io::Error::from_raw_os_error(libc::EROFS))
+        self.own.contains(&id).then_some(()).ok_or_else(|| io::Error::from_raw_os_error(libc::EROFS))
     }
 
     /// Keeps a tmpfs open for rows below it, until `seal_all`.
@@ -221,7 +224,7 @@ impl Root {
             .map_err(|e| denied("seal of", target, &e))
     }
 
-    /// Step 6: pivot_root(2) with both arguments ".", then the old root goes as a whole.
+    /// Step 6: pivot_root(2) with both arguments "."; the old root is then on top of the new one.
     pub fn enter(&self) -> Result<(), Refusal> {
         let fail = |what: &str, e: &io::Error| Refusal::new("pivot_denied", what).io(e);
         let dot = c".".as_ptr();
@@ -229,9 +232,6 @@ impl Root {
         unsafe {
             sys::check(i64::from(libc::fchdir(self.fd.as_raw_fd()))).map_err(|e| fail("fchdir", &e))?;
             sys::check(libc::syscall(libc::SYS_pivot_root, dot, dot)).map_err(|e| fail("pivot_root", &e))?;
-            sys::check(i64::from(libc::umount2(dot, libc::MNT_DETACH)))
-                .map_err(|e| fail("umount of the old root", &e))?;
-            sys::check(i64::from(libc::chdir(c"/".as_ptr()))).map_err(|e| fail("chdir /", &e))?;
         }
         Ok(())
     }
@@ -241,6 +241,15 @@ fn take_tree(prepared: &mut Prepared, source: &str, kind: Kind, recursive: bool)
     let Some(trees) = prepared else { return clone_source(source, kind, recursive) };
     let tree = trees.get_mut(source).and_then(VecDeque::pop_front);
     tree.ok_or_else(|| Refusal::new("source_missing", source).errno(libc::ENOENT))
+}
+
+/// The end of step 6: the old root goes as a whole. Takes a tenth of a
+/// millisecond (RCU), so P1 does it while the command prepares itself.
+pub fn leave_old_root() -> Result<(), Refusal> {
+    // SAFETY: the string is static.
+    let ret = unsafe { libc::umount2(c".".as_ptr(), libc::MNT_DETACH) };
+    let fail = |e: io::Error| Refusal::new("pivot_denied", "umount of the old root").io(&e);
+    sys::check(i64::from(ret)).map(drop).map_err(fail)
 }
 
 /// Opens a host path without following links and clones the mount there.
