@@ -31,6 +31,8 @@ pub enum Event {
 pub enum Order {
     /// Ids are mapped: build.
     Build,
+    /// Sockets to cover, as JSON (`cover::Covers`).
+    Cover(String),
     /// What must be known before the command runs is known: start it.
     Start,
     /// Send a signal to the command, or to its whole process group.
@@ -83,16 +85,21 @@ impl Event {
 }
 
 impl Order {
-    fn bytes(&self) -> [u8; SIZE] {
-        match *self {
-            Order::Build => encode(b'b', 0, 0),
-            Order::Start => encode(b's', 0, 0),
-            Order::Signal { number, group } => encode(b'k', number, u8::from(group)),
-            Order::Restored(index) => encode(b'r', index as i32, 0),
+    fn bytes(&self) -> Vec<u8> {
+        match self {
+            Order::Build => encode(b'b', 0, 0).to_vec(),
+            Order::Start => encode(b's', 0, 0).to_vec(),
+            Order::Signal { number, group } => encode(b'k', *number, u8::from(*group)).to_vec(),
+            Order::Restored(index) => encode(b'r', *index as i32, 0).to_vec(),
+            Order::Cover(text) => [b"{", text.as_bytes()].concat(),
         }
     }
 
     fn parse(bytes: &[u8]) -> io::Result<Order> {
+        if let [b'{', text @ ..] = bytes {
+            let text = String::from_utf8(text.to_vec());
+            return text.map(Order::Cover).map_err(|_| io::Error::from(io::ErrorKind::InvalidData));
+        }
         Ok(match decode(bytes)? {
             (b'b', ..) => Order::Build,
             (b's', ..) => Order::Start,
@@ -212,9 +219,14 @@ pub fn receive_event(fd: RawFd) -> io::Result<Option<Received>> {
     Ok(Some(Received { event: Event::parse(&bytes[..size])?, fd: got_fd, pid }))
 }
 
+/// Longest order: paths of covered directories. unix(7): a SEQPACKET message is
+/// bounded by the send buffer, so a longer one fails at the sender.
+const ORDER_MAX_BYTES: usize = 256 << 10;
+
 /// The next order; None when P0 is gone. `wait` false does not block.
 pub fn receive_order(fd: RawFd, wait: bool) -> io::Result<Option<Order>> {
-    let mut bytes = [0u8; 16];
+    // Only the covers are long, and they are waited for.
+    let mut bytes = vec![0u8; if wait { ORDER_MAX_BYTES } else { 16 }];
     let flags = if wait { 0 } else { libc::MSG_DONTWAIT };
     // SAFETY: the buffer outlives the call.
     let size =
@@ -241,7 +253,13 @@ mod tests {
         ] {
             assert_eq!(Event::parse(&event.bytes()).unwrap(), event);
         }
-        for order in [Order::Build, Order::Start, Order::Signal { number: 15, group: true }, Order::Restored(3)] {
+        for order in [
+            Order::Build,
+            Order::Start,
+            Order::Signal { number: 15, group: true },
+            Order::Restored(3),
+            Order::Cover("{}".into()),
+        ] {
             assert_eq!(Order::parse(&order.bytes()).unwrap(), order);
         }
         assert!(Event::parse(b"").is_err() && Order::parse(b"zzzzzz").is_err());

@@ -1,27 +1,36 @@
 //! Sockets of the host that a read-only bind would leave connectable.
 //!
-//! Owns the extra rows: connect(2) ignores read-only mounts, but a socket seen
+//! Owns finding them: connect(2) ignores read-only mounts, but a socket seen
 //! through an overlay is another object that nobody listens on. A directory that
 //! holds a socket at start is therefore shown through an empty overlay; a socket
-//! whose directory must stay as it is gets an inert file on top.
+//! whose directory must stay as it is gets an inert file on top. P0 looks while
+//! P1 mounts (a desktop has a thousand sockets), P1 covers (`overlay::cover`).
 
-use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::plan::{depth, Attr, Kind, Plan, Row};
+use serde::{Deserialize, Serialize};
+
+use crate::plan::{Attr, Kind, Plan, Row};
 use crate::report::Refusal;
 use crate::sockets;
 
-/// Adds rows for the sockets that are reachable by the plan as it stands.
-pub fn add_rows(plan: &mut Plan, cwd: &str) -> Result<(), Refusal> {
+/// What P1 is to cover, as text: rows and messages name paths so.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Covers {
+    pub dirs: Vec<String>,
+    pub files: Vec<String>,
+}
+
+/// The sockets that are reachable by the plan as it stands.
+pub fn find(plan: &Plan, cwd: &str) -> Result<Covers, Refusal> {
     if !plan.cover_sockets {
-        return Ok(());
+        return Ok(Covers::default());
     }
     let fail = |e: &io::Error| Refusal::new("proc_denied", "/proc/net/unix").io(e);
     let paths = sockets::read_host().map_err(|e| fail(&e))?;
     if paths.is_empty() {
-        return Ok(());
+        return Ok(Covers::default());
     }
     let needed: Vec<PathBuf> = (plan.mounts.iter().map(Row::target))
         .chain(plan.guards.iter().map(|guard| guard.path.as_str()))
@@ -30,13 +39,10 @@ pub fn add_rows(plan: &mut Plan, cwd: &str) -> Result<(), Refusal> {
         .map(PathBuf::from)
         .collect();
     let cover = sockets::dirs_to_cover(&paths, |path| visible(plan, path), &needed);
-    let dirs: BTreeSet<&str> = cover.dirs.iter().filter_map(|dir| nameable(dir)).collect();
-    let files = cover.files.iter().map(|file| file.to_str().ok_or_else(|| unnameable(file)));
-    let rows = dirs.into_iter().map(|dir| Ok(overlay(dir))).chain(files.map(|file| file.map(inert)));
-    let rows: Vec<Row> = rows.collect::<Result<_, Refusal>>()?;
-    plan.mounts.extend(rows);
-    plan.mounts.sort_by_key(|row| (matches!(row, Row::Seal { .. }), depth(row.target())));
-    Ok(())
+    let mut dirs: Vec<String> = cover.dirs.iter().filter_map(|dir| nameable(dir)).map(str::to_string).collect();
+    dirs.dedup();
+    let files = cover.files.iter().map(|file| file.to_str().map(str::to_string).ok_or_else(|| unnameable(file)));
+    Ok(Covers { dirs, files: files.collect::<Result<_, Refusal>>()? })
 }
 
 /// The row that shows a path in the box decides: only a read-only bind that is
@@ -49,38 +55,11 @@ fn visible(plan: &Plan, path: &Path) -> bool {
     }
 }
 
-/// Rows name paths as text; a directory whose name is none is covered with the parent.
+/// A directory whose name is no text is covered with its parent.
 fn nameable(dir: &Path) -> Option<&str> {
     dir.ancestors().find_map(Path::to_str).filter(|dir| *dir != "/")
 }
 
 fn unnameable(file: &Path) -> Refusal {
     Refusal::new("mount_denied", format!("cover of {}", file.display())).detail("the name is no UTF-8")
-}
-
-fn overlay(dir: &str) -> Row {
-    let here = dir.to_string();
-    Row::Overlay {
-        source: here.clone(),
-        target: here,
-        hide: vec![],
-        dirs: vec![],
-        idmap: false,
-        create: false,
-        owner: None,
-    }
-}
-
-fn inert(file: &str) -> Row {
-    Row::Bind {
-        source: "/dev/null".to_string(),
-        target: file.to_string(),
-        attrs: vec![Attr::Ro],
-        kind: Kind::File,
-        recursive: false,
-        optional: false,
-        idmap: false,
-        create: false,
-        owner: None,
-    }
 }

@@ -9,11 +9,12 @@ use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use crate::control::{self, Event, Order};
+use crate::cover::Covers;
 use crate::plan::{Ids, Net, Plan};
 use crate::report::Refusal;
 use crate::steps::guards::{self, Placed};
 use crate::steps::mounts::{self, Prepared};
-use crate::steps::{caps, exec, fds, landlock, limits, record, seccomp, userns};
+use crate::steps::{caps, exec, fds, landlock, limits, overlay, record, seccomp, userns};
 use crate::sys;
 use crate::watch::Watch;
 
@@ -113,6 +114,7 @@ fn build(launch: &mut Launch) -> Result<Vec<Placed>, Refusal> {
     // SAFETY: umask has no failure; mount points get the modes that the plan says.
     unsafe { libc::umask(0) };
     let root = mounts::build(plan, launch.prepared.take())?;
+    cover_sockets(control, &root)?;
     let listener = record::place(&root, launch.box_json)?;
     let guards = guards::place_all(root.fd.as_raw_fd(), &plan.guards)?;
     root.seal_all(plan)?;
@@ -123,6 +125,14 @@ fn build(launch: &mut Launch) -> Result<Vec<Placed>, Refusal> {
     }
     control::send_listener(control, listener.as_raw_fd()).map_err(|_| gone())?;
     Ok(guards)
+}
+
+fn cover_sockets(control: RawFd, root: &mounts::Root) -> Result<(), Refusal> {
+    let Ok(Some(Order::Cover(text))) = control::receive_order(control, true) else { return Err(gone()) };
+    let invalid = |e: serde_json::Error| Refusal::new("mount_denied", "covers").detail(e.to_string());
+    let covers: Covers = serde_json::from_str(&text).map_err(invalid)?;
+    covers.dirs.iter().try_for_each(|dir| overlay::cover(root, dir))?;
+    covers.files.iter().try_for_each(|file| overlay::cover_file(root, file))
 }
 
 /// Its own group: else kill(0, …) from inside reaches the caller's pipeline.

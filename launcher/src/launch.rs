@@ -20,7 +20,7 @@ use crate::steps::mounts::Prepared;
 use crate::steps::{caps, userns};
 use crate::supervise::{Step, Supervisor};
 use crate::terminal::Terminal;
-use crate::{control, ending, persist, sys, ulid, version};
+use crate::{control, cover, ending, persist, sys, ulid, version};
 
 /// The program. Returns the exit status; a signal of the command is raised, not returned.
 pub fn main(words: &[&CStr], block: Block) -> i32 {
@@ -140,6 +140,10 @@ impl Session {
         let plan = &self.loaded.plan;
         userns::map_box(box_.init, plan.ids)?;
         order(box_, &control::Order::Build)?;
+        let covers = cover::find(plan, &self.cwd)?;
+        let text =
+            serde_json::to_string(&covers).map_err(|e| Refusal::new("mount_denied", "covers").detail(e.to_string()))?;
+        order(box_, &control::Order::Cover(text))?;
         if !plan.guards.is_empty() {
             let way = Entrance::open(box_.init).map_err(|e| Refusal::new("guard_denied", "entrance").io(&e))?;
             box_.entrance = Some(way);

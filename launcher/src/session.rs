@@ -13,7 +13,7 @@ use crate::plan::{self, Backend, Ids, Loaded, Plan};
 use crate::promises::{self, Evaluation, Tier};
 use crate::report::Refusal;
 use crate::steps::env::{self, Filtered};
-use crate::{cover, facts, persist};
+use crate::{facts, persist};
 
 /// The strings that the kernel put on the stack: arguments and environment.
 #[derive(Clone, Copy)]
@@ -75,7 +75,7 @@ pub struct Session {
 impl Session {
     pub fn open(args: &Args, block: &Block, start: Start) -> Result<Session, Refusal> {
         let began = Instant::now();
-        let mut loaded = match (args.plan_fd, &args.plan, &args.plan_store) {
+        let loaded = match (args.plan_fd, &args.plan, &args.plan_store) {
             (Some(fd), ..) => plan::from_fd(fd, &args.binds)?,
             (None, Some(digest), Some(dir)) => plan::from_store(dir, digest, &args.binds)?,
             _ => return Err(Refusal::new("usage", "--plan")),
@@ -85,7 +85,6 @@ impl Session {
         let env = environment(&loaded.plan, args, block)?;
         let home = facts::home(&loaded.plan);
         let cwd = args.cwd.clone().unwrap_or_else(|| loaded.plan.cwd.clone());
-        cover::add_rows(&mut loaded.plan, &cwd)?;
         Ok(Session { loaded, env, cwd, start, evaluation, home, began })
     }
 

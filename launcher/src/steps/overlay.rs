@@ -23,7 +23,7 @@ const FLAGS: u64 = sys::MOUNT_ATTR_NOSUID | sys::MOUNT_ATTR_NODEV;
 pub fn home(root: &mut Root, row: &Row) -> Result<(), Refusal> {
     match veiled(root, row) {
         // What the kernel says to a lower layer with a mount below it, and where overlayfs is missing.
-        Err(e) if matches!(e.errno, Some(libc::EINVAL | libc::EPERM | libc::ENODEV | libc::EOPNOTSUPP)) => {
+        Err(e) if refused(e.errno) => {
             listed(root, row)?;
             root.snapshot = true;
             Ok(())
@@ -32,35 +32,76 @@ pub fn home(root: &mut Root, row: &Row) -> Result<(), Refusal> {
     }
 }
 
+/// An empty overlay over a directory that holds a socket: see `cover.rs`.
+pub fn cover(root: &Root, dir: &str) -> Result<(), Refusal> {
+    let fail = |e: &io::Error| Refusal::new("overlay_denied", dir).io(e);
+    let Some(here) = reachable(root, dir)? else { return Ok(()) };
+    match sys::clone_tree(here.as_raw_fd(), false).and_then(|lower| put_overlay(root, &lower, dir, &[], &[])) {
+        Err(e) if refused(e.raw_os_error()) => put_list(root, &here, dir, &[], &[]).map_err(|e| fail(&e)),
+        other => other.map_err(|e| fail(&e)),
+    }
+}
+
+/// An inert file over a socket whose directory must stay as it is.
+pub fn cover_file(root: &Root, file: &str) -> Result<(), Refusal> {
+    let fail = |e: &io::Error| Refusal::new("mount_denied", format!("cover of {file}")).io(e);
+    let Some(here) = reachable(root, file)? else { return Ok(()) };
+    let inert = sys::open_host("/dev/null").and_then(|null| sys::clone_tree(null.as_raw_fd(), false));
+    inert.and_then(|inert| sys::attach(inert.as_raw_fd(), here.as_raw_fd())).map_err(|e| fail(&e))
+}
+
+/// What P1 itself cannot reach in the new root, the command cannot either.
+fn reachable(root: &Root, path: &str) -> Result<Option<OwnedFd>, Refusal> {
+    match root.open(path) {
+        Ok(fd) => Ok(Some(fd)),
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::ENOENT | libc::ENOTDIR)) => Ok(None),
+        Err(e) => Err(Refusal::new("overlay_denied", path).io(&e)),
+    }
+}
+
+fn refused(errno: Option<i32>) -> bool {
+    matches!(errno, Some(libc::EINVAL | libc::EPERM | libc::ENODEV | libc::EOPNOTSUPP))
+}
+
 fn veiled(root: &mut Root, row: &Row) -> Result<(), Refusal> {
     let Row::Overlay { source, target, hide, dirs, create, .. } = row else { return Ok(()) };
-    let fail = |e: &io::Error| Refusal::new("overlay_denied", target.as_str()).io(e);
-    // Layers are named through /proc/self/fd and must be mounts of this
-    // namespace: both are parked on the target, below the overlay itself.
     let lower = root.source_tree(source, Kind::Dir, false)?;
-    root.put(&lower, target, *create)?;
-    let veil = veil(lower.as_raw_fd(), hide, dirs).map_err(|e| fail(&e))?;
-    root.put(&veil, target, false)?;
+    root.mount_point(target, create.then_some(true))?;
+    put_overlay(root, &lower, target, hide, dirs).map_err(|e| Refusal::new("overlay_denied", target.as_str()).io(&e))
+}
+
+/// Layers are named through /proc/self/fd and must be mounts of this namespace:
+/// both are parked on the target, below the overlay itself.
+fn put_overlay(root: &Root, lower: &OwnedFd, target: &str, hide: &[String], dirs: &[String]) -> io::Result<()> {
+    stack(root, lower, target)?;
+    let veil = veil(lower.as_raw_fd(), hide, dirs)?;
+    stack(root, &veil, target)?;
     let layers = format!("/proc/self/fd/{}:/proc/self/fd/{}", veil.as_raw_fd(), lower.as_raw_fd());
     let options = [("lowerdir", Some(layers.as_str())), ("userxattr", None)];
-    let made = sys::new_fs("overlay", &options, FLAGS | sys::MOUNT_ATTR_RDONLY).map_err(|e| fail(&e))?;
-    root.put(&made, target, false)
+    stack(root, &sys::new_fs("overlay", &options, FLAGS | sys::MOUNT_ATTR_RDONLY)?, target)
+}
+
+fn stack(root: &Root, mount: &OwnedFd, target: &str) -> io::Result<()> {
+    sys::attach(mount.as_raw_fd(), root.open(target)?.as_raw_fd())
 }
 
 /// The fallback: what is there now, entry by entry, without the sockets.
 fn listed(root: &mut Root, row: &Row) -> Result<(), Refusal> {
     let Row::Overlay { source, target, hide, dirs, create, .. } = row else { return Ok(()) };
-    let fail = |e: &io::Error| Refusal::new("overlay_denied", target.as_str()).io(e);
     let from = mounts::open_source(source, Kind::Dir)?;
-    let mode = format!("{:o}", sys::fstat(from.as_raw_fd()).map_err(|e| fail(&e))?.st_mode & 0o777);
-    let into =
-        sys::new_fs("tmpfs", &[("mode", Some(&mode)), ("size", Some("4194304"))], FLAGS).map_err(|e| fail(&e))?;
-    root.put(&into, target, *create)?;
-    let sockets = sockets::read_host().map_err(|e| fail(&e))?;
-    let sockets = sockets.iter().filter_map(|path| path.strip_prefix(source).ok()?.to_str().map(str::to_string));
+    root.mount_point(target, create.then_some(true))?;
+    put_list(root, &from, target, hide, dirs).map_err(|e| Refusal::new("overlay_denied", target.as_str()).io(&e))
+}
+
+fn put_list(root: &Root, from: &OwnedFd, target: &str, hide: &[String], dirs: &[String]) -> io::Result<()> {
+    let mode = format!("{:o}", sys::fstat(from.as_raw_fd())?.st_mode & 0o777);
+    let into = sys::new_fs("tmpfs", &[("mode", Some(&mode)), ("size", Some("4194304"))], FLAGS)?;
+    stack(root, &into, target)?;
+    let sockets = sockets::read_host()?;
+    let sockets = sockets.iter().filter_map(|path| path.strip_prefix(target).ok()?.to_str().map(str::to_string));
     let names = Names { hide: hide.iter().cloned().chain(sockets).collect(), dirs: dirs.iter().cloned().collect() };
-    snapshot::fill(from.as_raw_fd(), into.as_raw_fd(), &names).map_err(|e| fail(&e))?;
-    sys::set_attrs(into.as_raw_fd(), sys::MOUNT_ATTR_RDONLY, false, None).map_err(|e| fail(&e))
+    snapshot::fill(from.as_raw_fd(), into.as_raw_fd(), &names)?;
+    sys::set_attrs(into.as_raw_fd(), sys::MOUNT_ATTR_RDONLY, false, None)
 }
 
 /// A writable cache: the user's own below, read-only; the identity's upper above.
