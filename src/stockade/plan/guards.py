@@ -22,6 +22,7 @@ from stockade.rules.load import Entry, load_list
 
 NESTED_ENTRIES = 4000
 NESTED_DEPTH = 4
+NESTED_REPOSITORY = "*/.git"  # a new repository inside the tree brings its own hooks: reported
 SECRET_ENTRIES = 4000
 SECRET_DEPTH = 4
 _SKIP = frozenset({".git", "node_modules", "target", "__pycache__"})
@@ -275,5 +276,17 @@ def persistence_rows(want: Want, repositories: Iterable[gitfacts.Repository]) ->
             continue
         bare = root in tops
         names = git if bare else top | {f".git/{name}" for name in git}
+        names |= {NESTED_REPOSITORY} | _home_names(entries, root, want)
         result.append({"root": root, "names": sorted(names), "mode": want.on_persistence})
     return result
+
+
+def _home_names(entries: Iterable[Entry], root: str, want: Want) -> set[str]:
+    """Points of the home that lie in this write root (a profile may grant ``~/.claude``)."""
+    found: set[str] = set()
+    for home in want.homes:
+        if is_below(root, home):
+            inner = root[len(home.rstrip("/")) + 1:] + "/"
+            found.update(name[len(inner):] for entry in entries if entry.scope == "home"
+                         for name in entry.report or (entry.path,) if name.startswith(inner))
+    return found

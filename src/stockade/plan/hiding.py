@@ -151,7 +151,8 @@ def _aliases(found: Iterable[Hidden], want: Want) -> list[Hidden]:
     for item in found:
         for alias in mountinfo.aliases(want.mounts, item.path):
             if not alias.startswith(("/proc/", "/run/", "/dev/", "/tmp/")):
-                result.append(Hidden(path=alias, why=item.why, keep=item.keep))
+                # Whole, not by keep: nobody looks for a public key under a second spelling.
+                result.append(Hidden(path=alias, why=item.why))
     return result
 
 

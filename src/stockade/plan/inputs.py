@@ -155,7 +155,9 @@ def socket_paths(resolved: Resolved, env: Mapping[str, str]) -> tuple[str, ...]:
             found.append(_socket(item.value))
             continue
         places = [_address(env.get(name, "")) for name in entry.env]
-        places += [expand(pattern, resolved.home, env) or "" for pattern in entry.paths]
+        if not item.origin.startswith("tier "):
+            # What a tier grants unasked is the agent that the caller uses, not any that is there.
+            places += [expand(pattern, resolved.home, env) or "" for pattern in entry.paths]
         path = next((path for place in places for path in _matching(place) if is_socket(path)), None)
         if path is not None:
             found.append(os.path.realpath(path))

@@ -152,7 +152,9 @@ def resolver(table: Table, want: Want) -> None:
 def sockets(table: Table, want: Want) -> None:
     """Granted sockets, at their own path."""
     for path in want.sockets:
-        table.add(rows.bind(path, attrs=("nodev", "nosuid", "noexec"), kind="socket", recursive=False))
+        # connect() needs the right to write the socket's inode: a root caller needs the id map.
+        table.add(rows.bind(path, attrs=("nodev", "nosuid", "noexec"), kind="socket", recursive=False,
+                            idmap=want.ids.shifted, owner=owner_of(path)))
 
 
 def write_roots(table: Table, want: Want) -> None:
@@ -178,7 +180,7 @@ def caches(table: Table, want: Want) -> None:
 def host_view(table: Table, want: Want, hidden: tuple[Hidden, ...]) -> None:
     """standard and guarded: the host's root read-only, hidden names taken away."""
     table.add(rows.bind("/", attrs=rows.READ_ONLY, kind="dir"))
-    homes = [home for home in want.homes if os.path.isdir(home) and home != "/"]
+    homes = [home for home in (*want.homes, *_aliases(want)) if os.path.isdir(home) and home != "/"]
     for home in homes:
         table.add(*_home(home, want, hidden))
     _elsewhere(table, want, hidden, homes)
@@ -190,8 +192,14 @@ def host_view(table: Table, want: Want, hidden: tuple[Hidden, ...]) -> None:
     _ssh(table, want)
 
 
+def _aliases(want: Want) -> list[str]:
+    """Bind mounts that show a home a second time: their names are hidden like those of the home."""
+    found = [alias for home in want.homes for alias in mountinfo.aliases(want.mounts, home)]
+    return [alias for alias in found if not below_any(alias, [*PRIVATE, *want.write, *want.homes])]
+
+
 def _home(home: str, want: Want, hidden: tuple[Hidden, ...]) -> list[Row]:
-    idmap, owner = idmap_of(home, want)
+    idmap, owner = want.ids.shifted, owner_of(home)
     inside = within(hidden, home, tuple(h for h in want.homes if h != home and is_below(h, home)))
     return _overlay(home, inside, want, idmap=idmap, owner=owner)
 

@@ -33,7 +33,8 @@ def check_write_roots(want: Want) -> None:
 
     Raises: Refused(own_install).
     """
-    firm = [PACKAGE, want.state_home, os.path.realpath(want.config_home)]
+    # The directory that holds the package is on the import path: a sitecustomize.py there is ours.
+    firm = [os.path.dirname(PACKAGE), PACKAGE, want.state_home, os.path.realpath(want.config_home)]
     if sys.prefix != sys.base_prefix:
         firm.append(os.path.realpath(sys.prefix))
     for root in want.write:
