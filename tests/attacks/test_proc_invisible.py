@@ -47,10 +47,12 @@ def test_the_launcher_line_and_the_caller_do_not_show(actor: Actor, tier: str) -
 
 @requirement("proc.invisible")
 @at_tiers("proc.invisible")
-def test_kernel_wide_views_are_covered(actor: Actor, tier: str) -> None:
-    ops = [op("list", path="/proc/sys/kernel"), op("list", path="/proc/fs"), op("list", path="/proc/irq"), op("list", path="/proc/bus"), op("write_open", path="/proc/sysrq-trigger")]
-    run = actor.box([*ops, op("read", "cpu", path="/proc/cpuinfo"), op("read", "mem", path="/proc/meminfo")], tier=tier)
+def test_kernel_wide_switches_are_covered(root: Actor, tier: str) -> None:
+    """For root the files of /proc that steer the machine open without the box."""
+    switches = [path for path in ("/proc/irq/default_smp_affinity", "/proc/sys/vm/drop_caches", "/proc/sys/kernel/hostname", "/proc/sysrq-trigger", "/proc/pressure/cpu")
+                if os.path.exists(path)]
+    ops = [op("write_open", path=path) for path in switches]
+    worked(root.bare(ops))
+    run = root.box([*ops, op("read", "cpu", path="/proc/cpuinfo"), op("read", "mem", path="/proc/meminfo")], tier=tier)
+    failed_with({item["id"]: run.answers[item["id"]] for item in ops}, {"EROFS", "EACCES", "ENOENT", "EPERM"})
     worked({name: run.answers[name] for name in ("cpu", "mem")})
-    shown = {name: got["value"] for name, got in run.answers.items() if name.startswith("list") and got["value"] and "sys" not in name}
-    assert shown == {}
-    assert run.answers["write_open /proc/sysrq-trigger"]["errno"] in {"EROFS", "EACCES", "ENOENT", "EPERM"}

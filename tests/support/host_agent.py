@@ -14,9 +14,10 @@ import os
 import select
 import socket
 import sys
+import threading
 
 LIBC = ctypes.CDLL(None, use_errno=True)
-KEPT: list[object] = []
+KEPT: list[socket.socket] = []
 SHM_KEY, MSG_KEY, SEM_KEY = 0x53544B31, 0x53544B32, 0x53544B33
 
 
@@ -34,14 +35,37 @@ def listen(job):
         end.bind(job["path"])
     if kind == socket.SOCK_STREAM:
         end.listen(64)
+        threading.Thread(target=hang_up, args=(end,), daemon=True).start()
     KEPT.append(end)
 
 
+def hang_up(end):
+    """Take every caller and hang up: a service that never answers would stop the host's own programs."""
+    while True:
+        try:
+            end.accept()[0].close()
+        except OSError:
+            return
+
+
+def forget(job):
+    """Close every path socket bound so far."""
+    for end in [end for end in KEPT if end.family == socket.AF_UNIX]:
+        KEPT.remove(end)
+        try:
+            end.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        except OSError:
+            pass
+        end.close()
+
+
 def received(job):
-    """Tell whether any datagram reached a socket bound here."""
-    ends = [end for end in KEPT if isinstance(end, socket.socket) and end.type == socket.SOCK_DGRAM]
-    ready, _, _ = select.select(ends, [], [], 0)
-    return [end.recv(4096).decode("utf-8", "replace") for end in ready]
+    """Every datagram that reached a socket bound here."""
+    watch = select.poll()
+    ends = {end.fileno(): end for end in KEPT if end.type == socket.SOCK_DGRAM}
+    for number in ends:
+        watch.register(number, select.POLLIN)
+    return [ends[number].recv(4096).decode("utf-8", "replace") for number, _ in watch.poll(0)]
 
 
 def listen_abstract(job):

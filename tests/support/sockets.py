@@ -45,3 +45,10 @@ def own_parents(actor: Actor, path: str) -> None:
         parent = parent.parent
     if path.startswith("/run/"):
         os.chown(actor.host("/run"), actor.uid, actor.gid)
+
+
+def unbind_sockets(actor: Actor, paths: list[str]) -> None:
+    """Close what was bound and remove the names."""
+    actor.agent.do("forget")
+    for path in paths:
+        actor.remove(path)
