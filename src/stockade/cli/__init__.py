@@ -120,7 +120,8 @@ def die_by(number: int) -> int:
 
     try:
         sys.stdout.flush()
-        resource.setrlimit(resource.RLIMIT_CORE, (min(1, resource.getrlimit(resource.RLIMIT_CORE)[1]),) * 2)
+        if resource.getrlimit(resource.RLIMIT_CORE)[1] != 0:
+            resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
     except (OSError, ValueError):
         pass
     if number not in (signal.SIGKILL, signal.SIGSTOP):

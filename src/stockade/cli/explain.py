@@ -49,12 +49,24 @@ def explain(parsed: Parsed) -> int:
     """Print the decision for a command and everything behind it."""
     if parsed.flag("argv"):
         return _launch_line(parsed)
-    found = Explained(parsed)
+    try:
+        found = Explained(parsed)
+    except Refused as error:
+        return _refused_at_once(parsed, error)
     if parsed.flag("json"):
         emit(SCHEMA, document(found))
     else:
         _print(found)
     return 1 if found.refused else 0
+
+
+def _refused_at_once(parsed: Parsed, error: Refused) -> int:
+    """A request that is refused before a decision: there is nothing else to tell."""
+    if parsed.flag("json"):
+        emit(SCHEMA, {"answer": "refuse", "argv": list(parsed.words), "decision": None, "refused": error.to_json()})
+    else:
+        say(f"{paint('refuse', 'red')}: {clean(str(error))}")
+    return 1
 
 
 def _launch_line(parsed: Parsed) -> int:

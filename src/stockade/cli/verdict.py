@@ -107,7 +107,7 @@ class Judge:
                            grants=(("device", path),))
         if any(is_below(path, home) for home in self.resolved.homes) and self.resolved.tier >= Tier.strict:
             return Verdict(allowed=False, promise="fs.home", grants=_reach(path),
-                           rule="the home is private and empty but for grants; what is written there is gone at the end")
+                           rule="the home is private and empty but for grants; what is written there is lost")
         if self.resolved.tier >= Tier.strict and seen.row is not None and seen.row["target"] == "/":
             return Verdict(allowed=False, promise="fs.system", grants=_reach(path),
                            rule="outside the home only the operating system, toolchains and grants exist")

@@ -1,9 +1,10 @@
 """A box in front of a person: run it to its end and stay out of its way.
 
 Owns: what must happen while and after a command runs when this process cannot simply become the
-launcher, because a receipt or a line about the end is wanted. The terminal belongs to the
-supervisor; here stops are followed, so that a shell sees one job, and signals that a process sent
-to us are passed on. Fails closed: if this process dies, the box does.
+launcher, because a receipt or a line about the end is wanted. The supervisor leads a group of its
+own and is given the terminal, as a shell does with a job: keys reach the box alone. Its stops are
+followed, so that the shell around us sees one job, and signals that somebody sent to us are passed
+on. Fails closed: if this process dies, the box does.
 Read next: ``_exec.py``, ``launcher/src/terminal.rs``.
 """
 
@@ -21,11 +22,12 @@ from stockade.process.api import launch_of
 from stockade.process.prepare import Prepared
 from stockade.process.receipt import Receipt
 
-# The terminal sends the first three to the whole group, the supervisor's included.
 _WATCHED = frozenset({
     signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1,
     signal.SIGUSR2, signal.SIGCONT, signal.SIGWINCH, signal.SIGCHLD,
 })
+# Blocked so that the terminal can be taken back from the background (tcsetpgrp(3)).
+_BLOCKED = _WATCHED | {signal.SIGTTOU}
 _STOPS = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGSTOP})
 
 
@@ -56,33 +58,73 @@ def attend(prepared: Prepared) -> Ended:
     """Run the command to its end with our own standard streams."""
     tmp = tmpdisk.make(prepared)
     try:
-        box = _exec.Box(launch_of(prepared, {}, tmp), defer=True)
-        with box:
-            return _attend(box)
+        box = _exec.Box(launch_of(prepared, {}, tmp), defer=True, process_group=0)
+        with box, Console(box.pid) as console:
+            return _attend(box, console)
     finally:
         tmpdisk.remove(tmp)
 
 
-def _attend(box: _exec.Box) -> Ended:
+class Console:
+    """The controlling terminal, if there is one, between our group and the supervisor's."""
+
+    def __init__(self, group: int) -> None:
+        self._group = group
+        self._own = os.getpgrp()
+        self._given = False
+        try:
+            self._tty = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC | os.O_NOCTTY)
+        except OSError:
+            self._tty = -1
+
+    def give(self) -> None:
+        """Hand the terminal to the supervisor when it is ours to give."""
+        try:
+            if self._tty >= 0 and os.tcgetpgrp(self._tty) == self._own:
+                os.tcsetpgrp(self._tty, self._group)
+                self._given = True
+        except OSError:
+            return  # hung up, or the supervisor has ended already
+
+    def take(self) -> None:
+        """Take back what was given, from whoever in the box has it."""
+        given, self._given = self._given, False
+        try:
+            if given:
+                os.tcsetpgrp(self._tty, self._own)
+        except OSError:
+            return
+
+    def __enter__(self) -> Console:
+        self.give()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._tty >= 0:
+            os.close(self._tty)
+
+
+def _attend(box: _exec.Box, console: Console) -> Ended:
     # Blocked only now: the launcher keeps the mask it was started with for the command.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
     handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         try:
             box.wait_started()
         except Error as error:
             return Ended(error=error, told=box.decided)
-        _follow(box)
+        _follow(box, console)
         return Ended(status=box.wait(), receipt=box.receipt)
     finally:
+        console.take()
         # What came meanwhile was for the command, which has had it; unblocking must not end us
         # before the receipt is written.
-        _drain(_WATCHED)
+        _drain(_BLOCKED)
         signal.signal(signal.SIGCHLD, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _follow(box: _exec.Box) -> None:
+def _follow(box: _exec.Box, console: Console) -> None:
     """Wait for the supervisor's end; stop when it stops."""
     while True:
         try:
@@ -93,29 +135,28 @@ def _follow(box: _exec.Box) -> None:
             return
         if state is not None:
             os.waitid(os.P_PID, box.pid, os.WSTOPPED | os.WNOHANG)
-            _stop_too(box, state.si_status)
+            _stop_too(box, console, state.si_status)
             continue
-        info = signal.sigwaitinfo(_WATCHED)
-        # si_code above 0 is the kernel's: a key of the terminal, which the supervisor has got too.
-        if info.si_code <= 0 and info.si_signo != signal.SIGCHLD:
-            box.send_signal(info.si_signo)
+        number = signal.sigwaitinfo(_WATCHED).si_signo
+        if number not in (signal.SIGCHLD, signal.SIGCONT):
+            box.send_signal(number)
 
 
-def _stop_too(box: _exec.Box, number: int) -> None:
-    """Stop this process as the supervisor stopped, and let it go on when we go on."""
+def _stop_too(box: _exec.Box, console: Console, number: int) -> None:
+    """Stop this process as the supervisor stopped; when we are continued, so is it."""
     if number not in _STOPS:
         return
+    console.take()
     stop = signal.Signals(number)
-    if stop != signal.SIGSTOP:
-        handler = signal.signal(stop, signal.SIG_DFL)
+    if stop == signal.SIGSTOP:
+        os.kill(os.getpid(), stop)
+    else:
         _drain({stop})
         os.kill(os.getpid(), stop)
         # Delivered here, and only here: the process stops inside this call.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {stop})
-        signal.pthread_sigmask(signal.SIG_BLOCK, {stop})
-        signal.signal(stop, handler)
-    else:
-        os.kill(os.getpid(), stop)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {stop} & _BLOCKED)
+    console.give()
     box.send_signal(signal.SIGCONT)
 
 
