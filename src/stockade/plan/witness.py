@@ -40,8 +40,9 @@ class Witness:
 
     def still_true(self, env: Mapping[str, str]) -> bool:
         """Tell whether every path and variable is as it was."""
+        plain = dict(env)  # os.environ encodes a name at each look-up, and there are a hundred
         for name, value in self._names.items():
-            if env.get(name) != value:
+            if plain.get(name) != value:
                 return False
         if any(identity(path) != seen for path, seen in self._paths.items()):
             return False

@@ -18,6 +18,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -34,6 +35,7 @@ KILL_SIGNAL = 63  # to the supervisor: end the whole box with SIGKILL and write 
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
+@lru_cache(maxsize=1)
 def launcher_path() -> str:
     """Return the launcher beside the package.
 
