@@ -26,8 +26,10 @@ CONFIG_DIR = "/run/config"
 # Entries of /proc through which a process could act on or read the machine. Source: proc(5) and
 # the masked paths of the container engines; "scsi" and "acpi" take commands by being written.
 PROC_COVERS = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "pressure", "kcore",
-               "keys", "key-users", "latency_stats", "timer_list", "timer_stats", "sched_debug",
+               "latency_stats", "timer_list", "timer_stats", "sched_debug",
                "kallsyms", "kmsg", "driver")
+
+PROC_MASKS = ("/proc/keys", "/proc/key-users")
 
 GIB = 1 << 30
 
@@ -109,6 +111,8 @@ def common(table: Table, want: Want) -> None:
     budget = memory_budget(want.ram_bytes)
     # /proc before anything below it; sizes: the shares below add up to less than the budget.
     table.add(rows.proc(PROC_COVERS), rows.dev(budget // 4))
+    # These list the caller's keys on the host (Kerberos and CIFS principals): the uid is the same.
+    table.add(*(rows.mask(path, is_dir=False) for path in PROC_MASKS if os.path.exists(path)))
     _tmp(table, want, budget)
     table.add(rows.tmpfs("/run", size_bytes=budget // 32))
     uid = want.ids.uid
