@@ -31,7 +31,7 @@ FAULTS = [
     ("mount_denied", 4, "mount_setattr:EPERM"),
     ("mount_denied", 4, "fsmount:EPERM:2:0xffffffff:6"),
     ("source_denied", 4, "openat2:EACCES"),
-    ("overlay_denied", 4, "fsconfig:EPERM:1:0xffffffff:0"),
+    ("overlay_denied", 4, "fsconfig:EIO:1:0xffffffff:0"),
     ("proc_denied", 4, "fsmount:EPERM:2:0xffffffff:14"),
     ("dev_denied", 5, "mknodat:EPERM:2:0xffffffff:0x8180"),
     ("dev_denied", 5, "fsmount:EPERM:2:0xffffffff:10"),
@@ -107,6 +107,16 @@ def test_the_same_plan_without_a_fault_runs(actor: Actor) -> None:
     assert ended.records["launch"]["effective_tier"] == "strict" and ended.records["end"]["exit_code"] == 0
     assert actor.host(marker).exists()
     actor.remove(marker)
+
+
+@requirement("launcher.fault_is_typed")
+def test_a_kernel_without_overlay_gets_a_snapshot_of_the_home_and_the_receipt_says_so(actor: Actor) -> None:
+    actor.put(f"{actor.home}/.netrc", "needle")
+    look = ["/bin/sh", "-c", "cat ~/.netrc; ls -A ~; echo x > ~/.netrc; ls ~/work/repo/README"]
+    ended = launch(actor, small_plan(actor), look, before=[str(actor.stage.bin / "fault_loader"), "fsconfig:EPERM:1:0xffffffff:0", "--"])
+    assert ended.records["launch"]["home"] == "snapshot", ended.records
+    assert "needle" not in ended.out and ".netrc" not in ended.out and "README" in ended.out
+    assert actor.host(f"{actor.home}/.netrc").read_text() == "needle"
 
 
 def _bad_plans(actor: Actor) -> dict[str, tuple[str, int, dict[str, Any]]]:

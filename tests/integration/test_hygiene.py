@@ -19,7 +19,8 @@ from support.live import processes_with, wait_until
 from support.trees import Snapshot, changes, snapshot
 
 SPAWNS = int(os.environ.get("STOCKADE_HYGIENE_SPAWNS", "150"))
-LOG = (".local/state/stockade/audit",)
+# The log, and the one cache that a probe of the host leaves on purpose.
+LOG = (".local/state/stockade/audit", ".local/state/stockade/host-probe")
 
 
 class World:

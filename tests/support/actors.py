@@ -216,7 +216,7 @@ class Actor:
         try:
             os.write(descriptor, json.dumps(job).encode())
             os.lseek(descriptor, 0, os.SEEK_SET)
-            argv = [*before, python, "-B", str(self.stage.bin / "driver.py"), lib or str(self.stage.lib), str(descriptor)]
+            argv = [*before, python, "-I", "-B", str(self.stage.bin / "driver.py"), lib or str(self.stage.lib), str(descriptor)]
             return self.spawn(argv, cwd=cwd, env=env, pass_fds=[descriptor, *pass_fds], **popen)
         finally:
             os.close(descriptor)
