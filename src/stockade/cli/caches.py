@@ -1,7 +1,7 @@
 """``stockade cache``: what boxes keep of their tools' caches.
 
 Owns: listing and removal of cache uppers in the state home. Fails closed: a cache that a live box
-has mounted stays (an overlay whose upper vanishes is undefined); names are ours, nothing is
+may have mounted stays (an overlay whose upper vanishes is undefined); names are ours, nothing is
 followed. Read next: ``stockade.plan.inputs``.
 """
 
@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,8 @@ from stockade.cli.output import Progress, emit, say, size, table
 from stockade.cli.request import state_home
 from stockade.errors import ConfigError, nearest
 from stockade.frozen import dataclass
+from stockade.paths import is_below
+from stockade.plan.linux import SCRATCH
 
 OWNER_FILE = "identity.json"
 
@@ -55,8 +56,7 @@ def clear(parsed: Parsed) -> int:
         raise usage(f"{parsed.path}: expected cache ids or --all", hint="stockade cache list shows them")
     found = _found()
     chosen = found if parsed.flag("all") else [_pick(found, word) for word in parsed.words]
-    used = _mounted()
-    busy = [item for item in chosen if any(path.startswith(f"{os.path.realpath(item.path)}/") for path in used)]
+    busy = _in_use(chosen)
     gone = [item for item in chosen if item not in busy]
     if not parsed.flag("dry_run"):
         with Progress("removing", len(gone)) as bar:
@@ -127,21 +127,22 @@ def _pick(found: list[Cached], word: str) -> Cached:
     return hits[0]
 
 
-def _mounted() -> set[str]:
-    """Return the upper directories of every box that lives, from the kernel's own tables."""
+def _in_use(found: list[Cached]) -> list[Cached]:
+    """Return the caches that a live box may have mounted.
+
+    The kernel shows an overlay by descriptors that were valid in the launcher alone, so the
+    identity is compared: the same profiles, and a working directory in the same workspace or none.
+    """
     from stockade.process.spool import runs
 
-    used: set[str] = set()
-    for run in runs(Path(state_home().audit)).values():
-        if run.launch is None or run.supervisor is None:
-            continue
-        try:
-            raw = Path(f"/proc/{run.launch['command_pid']}/mountinfo").read_bytes()
-        except OSError:
-            continue
-        words = re.split(r"[ ,\n]", os.fsdecode(raw))
-        used.update(word.removeprefix("upperdir=") + "/" for word in words if word.startswith("upperdir="))
-    return used
+    live = [run.launch for run in runs(Path(state_home().audit)).values() if run.launch and run.supervisor is not None]
+    return [item for item in found if any(_may_use(item, launch) for launch in live)]
+
+
+def _may_use(item: Cached, launch: Mapping[str, Any]) -> bool:
+    cwd = str(launch.get("cwd", ""))
+    inside = not item.workspace or is_below(cwd, item.workspace) or is_below(cwd, SCRATCH)
+    return inside and tuple(launch.get("profiles", ())) == item.profiles
 
 
 def _remove(path: Path, tick: Callable[[], None]) -> None:

@@ -76,7 +76,7 @@ _WHY = Command(
     options=(Option(name="--write", help="ask whether it can be changed"), JSON,
              *(option for option in BOX if option.name != "--write")),
     text="Status 0: allowed. 1: denied. 2: cannot tell.",
-    examples=("stockade why /etc/hostname", "stockade why ~/.ssh/id_ed25519 || true",
+    examples=("stockade why /usr/bin/env", "stockade why ~/.ssh/id_ed25519 || true",
               "stockade why --write --tier strict . ; stockade why --tier strict example.com || true"))
 
 _DOCTOR = Command(

@@ -112,6 +112,8 @@ class Judge:
             return Verdict(allowed=False, promise="fs.system", grants=_reach(path),
                            rule="outside the home only the operating system, toolchains and grants exist")
         place = seen.row["target"] if seen.row is not None else "/"
+        if seen.row is not None and seen.row["kind"] == "file":
+            return Verdict(allowed=False, rule=f"{place} of the box is made for it", grants=_reach(path))
         return Verdict(allowed=False, rule=f"{place} of the box is its own, empty at start", grants=_reach(path))
 
     def _read_only(self, path: str, seen: Seen) -> Verdict:
