@@ -8,7 +8,6 @@ repository of somebody else and be granted its hooks). Read next: ``guards.py``.
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import shlex
 import stat
@@ -17,6 +16,7 @@ from collections.abc import Iterator
 from stockade.frozen import dataclass
 from stockade.plan import gitconfig
 from stockade.plan.gitconfig import GitConfig
+from stockade.rules.match import matches
 
 MAX_MODULES = 500
 MAX_DEPTH = 6
@@ -163,7 +163,7 @@ def executed(config: GitConfig, config_dir: str, work_tree: str) -> set[str]:
     """Return existing files and directories that the values of executing keys name."""
     found: set[str] = set()
     for key, value in config.items:
-        if not any(fnmatch.fnmatchcase(key, pattern) for pattern in EXEC_KEYS):
+        if not any(matches(key, pattern) for pattern in EXEC_KEYS):
             continue
         for word in _words(value):
             for base in (work_tree, config_dir):

@@ -9,7 +9,6 @@ hard links refuses at strict. Read next: ``gitfacts.py``, ``launcher/src/steps/g
 
 from __future__ import annotations
 
-import fnmatch
 import glob
 import os
 from collections.abc import Iterable
@@ -19,6 +18,7 @@ from stockade.plan import gitfacts, hardlinks, own, rows
 from stockade.plan.hiding import Hidden, within
 from stockade.plan.want import Want, is_below
 from stockade.rules.load import Entry, load_list
+from stockade.rules.match import is_pattern, matches
 
 NESTED_ENTRIES = 4000
 NESTED_DEPTH = 4
@@ -138,7 +138,7 @@ class Names:
         self._patterns: list[tuple[str, Entry]] = []
         for entry in entries:
             first = entry.path.split("/")[0]
-            if glob.has_magic(first):
+            if is_pattern(first):
                 self._patterns.append((first, entry))
             else:
                 self._literal.setdefault(first, []).append(entry)
@@ -150,7 +150,7 @@ class Names:
             for entry in self._literal.get(name, ()):
                 result.extend(_matches(entry, directory))
             for pattern, entry in self._patterns:
-                if fnmatch.fnmatchcase(name, pattern):
+                if matches(name, pattern):
                     result.extend(_matches(entry, directory))
         return result
 
@@ -168,7 +168,7 @@ def is_kind(path: str, kind: str) -> bool:
 
 def _expand(base: str, path: str) -> list[str]:
     place = os.path.join(base, path)
-    if not glob.has_magic(path):
+    if not is_pattern(path):
         return [place] if os.path.lexists(place) else []
     return glob.glob(os.path.join(glob.escape(base), path), include_hidden=True)
 
@@ -252,8 +252,8 @@ def _workspace_secrets(guards: Guards, want: Want) -> None:
 
 def is_workspace_secret(name: str) -> bool:
     """Tell whether a file name is on the list of workspace secrets."""
-    return any(fnmatch.fnmatchcase(name, entry.pattern)
-               and not any(fnmatch.fnmatchcase(name, other) for other in entry.except_)
+    return any(matches(name, entry.pattern)
+               and not any(matches(name, other) for other in entry.except_)
                for entry in load_list("workspace-secrets"))
 
 

@@ -8,7 +8,6 @@ home lies behind symbolic links both spellings lead to the hidden object. Read n
 
 from __future__ import annotations
 
-import fnmatch
 import glob
 import os
 import stat
@@ -18,6 +17,7 @@ from stockade.frozen import dataclass
 from stockade.plan import mountinfo
 from stockade.plan.want import Want, below_any, is_below
 from stockade.rules.load import Entry, load_list
+from stockade.rules.match import is_pattern, matches
 from stockade.rules.moves import XDG, locations
 
 _XDG_NAMES = frozenset(name for name, _ in XDG)
@@ -65,7 +65,7 @@ class Walk:
         if names is None:
             return []
         first, rest = parts[0], parts[1:]
-        wanted = [name for name in names if fnmatch.fnmatchcase(name, first)] if glob.has_magic(first) else [first]
+        wanted = [name for name in names if matches(name, first)] if is_pattern(first) else [first]
         found: list[str] = []
         for name in wanted:
             path = f"{directory.rstrip('/')}/{name}"
@@ -104,13 +104,13 @@ def collect(want: Want) -> tuple[Hidden, ...]:
 
 def _of_entry(entry: Entry, want: Want, walk: Walk, moved: frozenset[str]) -> list[Hidden]:
     names = [entry.path]
-    if glob.has_magic(entry.path):
+    if is_pattern(entry.path):
         names.extend(entry.examples)
     found = [path for home in want.homes for name in names for path in walk.find(home, name.split("/"))]
     if moved.isdisjoint(entry.env) and not (moved & _XDG_NAMES):
         return [Hidden(path=path, why=entry.id, keep=entry.keep) for path in found]
     for place in locations(entry, want.home, want.env)[1:]:
-        for path in glob.glob(place, include_hidden=True) if glob.has_magic(place) else (place,):
+        for path in glob.glob(place, include_hidden=True) if is_pattern(place) else (place,):
             found.extend(spellings(path))
     return [Hidden(path=path, why=entry.id, keep=entry.keep) for path in found if not _is_home(path, want)]
 
@@ -180,8 +180,8 @@ def kept_name(name: str, patterns: Iterable[str]) -> bool:
     shown = False
     for pattern in patterns:
         if pattern.startswith("!"):
-            shown = shown and not fnmatch.fnmatchcase(name, pattern[1:])
-        elif fnmatch.fnmatchcase(name, pattern):
+            shown = shown and not matches(name, pattern[1:])
+        elif matches(name, pattern):
             shown = True
     return shown
 

@@ -7,13 +7,11 @@ Read next: ``rules/voiding.toml``, ``stockade.plan.compile`` (marks the promises
 
 from __future__ import annotations
 
-import fnmatch
 import os
-import re
 from collections.abc import Mapping
-from functools import lru_cache
 
 from stockade.rules.load import Entry, load_list
+from stockade.rules.match import matches
 
 KINDS = frozenset({"socket", "allow", "read", "write", "env", "device"})
 
@@ -56,7 +54,7 @@ def path_matches(pattern: str, path: str, home: str, environ: Mapping[str, str])
     ``*`` stays inside one component; ``$NAME`` not set falls back to its usual place.
     """
     expanded = expand(pattern, home, environ)
-    return expanded is not None and _component_regex(expanded).fullmatch(path) is not None
+    return expanded is not None and _components_match(expanded, path)
 
 
 def expand(pattern: str, home: str, environ: Mapping[str, str]) -> str | None:
@@ -75,25 +73,19 @@ def expand(pattern: str, home: str, environ: Mapping[str, str]) -> str | None:
     return f"{base.rstrip('/')}/{rest}" if rest else base
 
 
-@lru_cache(maxsize=4096)
-def _component_regex(pattern: str) -> re.Pattern[str]:
+def _components_match(pattern: str, path: str) -> bool:
+    """``*`` stays inside one component: else /tmp/*/d.sock would match half of the host."""
     deep = pattern.endswith("/**")
-    parts = (pattern[:-3] if deep else pattern).split("/")
-    body = "/".join(_component(part) for part in parts)
-    return re.compile(body + ("(/.*)?" if deep else ""), re.DOTALL)
-
-
-def _component(part: str) -> str:
-    # fnmatch lets "*" cross "/", which would make /tmp/*/d.sock match half of the host.
-    text = fnmatch.translate(part).replace(".*", "[^/]*")
-    return text.removeprefix("(?s:").removesuffix(")\\Z").removesuffix(")\\z")
+    wanted, found = (pattern[:-3] if deep else pattern).split("/"), path.split("/")
+    fits = len(found) >= len(wanted) if deep else len(found) == len(wanted)
+    return fits and all(matches(part, rule) for part, rule in zip(found, wanted, strict=False))
 
 
 def _hit(kind: str, pattern: str, value: str, home: str) -> bool:
     if kind in ("socket", "allow"):
         return pattern == value
     if kind == "env":
-        return fnmatch.fnmatchcase(value.upper(), pattern.upper())
+        return matches(value.upper(), pattern.upper())
     if path_matches(pattern, value, home, {}):
         return True
     return kind in ("write", "read") and _contains(value, pattern, home)
