@@ -24,7 +24,6 @@ from stockade.plan.linux import CONFIG_DIR, owner_of
 from stockade.plan.want import Cache, Ids, Want, below_any, is_below
 from stockade.plan.witness import Witness
 from stockade.rules import units
-from stockade.rules.derive import derive
 from stockade.rules.grants import Grant
 from stockade.rules.load import load_list
 from stockade.rules.resolve import Resolved
@@ -250,6 +249,8 @@ def _generated(resolved: Resolved, env: Mapping[str, str], tier: Tier,
         # git reads the real ~/.gitconfig wherever it is visible; files with tokens are not.
         if tier >= (Tier.strict if config.filter == "gitconfig" else Tier.guarded):
             witness.saw(*config.sources)
+            from stockade.rules.derive import derive  # compiles expressions; most requests make no file
+
             text = derive(config.filter, [small_text(path) for path in config.sources])
             if text:
                 files.append((config.to, text))

@@ -20,13 +20,12 @@ from stockade.process.api import (
     Args,
     Completed,
     check_process_options,
-    launch_of,
     popen_options,
     request_of,
     timeout_of,
 )
 from stockade.process.capture import CHUNK
-from stockade.process.prepare import Prepared, prepare
+from stockade.process.prepare import Prepared, launch_of, prepare
 from stockade.process.receipt import Receipt
 
 STREAM_LIMIT = 1 << 16

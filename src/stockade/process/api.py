@@ -18,8 +18,8 @@ from stockade.errors import CommandFailed, ConfigError, TimedOut
 from stockade.frozen import dataclass, field
 from stockade.host.facts import HostFacts
 from stockade.plan import store
-from stockade.process import _exec, capture, off, tmpdisk
-from stockade.process.prepare import Prepared, decide_only, prepare
+from stockade.process import _exec, capture, tmpdisk
+from stockade.process.prepare import Prepared, decide_only, launch_of, prepare
 from stockade.process.receipt import Receipt
 from stockade.rules.request import PROCESS_OPTIONS, Request, build_request
 
@@ -90,26 +90,6 @@ def request_of(args: Args, options: Mapping[str, Any]) -> Request:
     return build_request(args, **{name: value for name, value in options.items() if name != "_start_in"})
 
 
-def launch_of(prepared: Prepared, options: Mapping[str, Any], tmp: str | None = None) -> _exec.Launch:
-    """Return what the launcher is told for a prepared request.
-
-    ``_start_in`` (a sandbox's per-call cwd) only moves the start: the plan stays the same, and a
-    directory that the box does not have is the launcher's ``chdir_denied``.
-    """
-    compiled = prepared.compiled
-    assert compiled is not None
-    timeout = options.get("timeout")
-    binds = dict(compiled.binds)
-    if tmp is not None:
-        binds["tmp"] = tmp
-    return _exec.Launch(
-        argv=compiled.argv, plan=compiled.canonical, binds=tuple(sorted(binds.items())),
-        cwd=options.get("_start_in") or compiled.cwd, set_env=compiled.set_env, pass_fds=prepared.request.pass_fds,
-        timeout_ms=None if timeout is None else max(1, int(float(timeout) * 1000)),
-        spool=str(prepared.resolved.state_home.audit / "spool.jsonl"),
-    )
-
-
 class Popen(_exec.Box):
     """A boxed command as a ``subprocess.Popen``.
 
@@ -155,6 +135,8 @@ def run(args: Args, **options: Any) -> Completed:
     streams = _capturing(options)
     prepared = prepare(request_of(args, options))
     if prepared.compiled is None:
+        from stockade.process import off
+
         done = off.run(prepared, streams, popen_options(streams))
     else:
         done = _run_boxed(prepared, streams)

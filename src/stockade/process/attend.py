@@ -18,8 +18,7 @@ from typing import NoReturn
 from stockade.errors import Error
 from stockade.frozen import dataclass
 from stockade.process import _exec, tmpdisk
-from stockade.process.api import launch_of
-from stockade.process.prepare import Prepared
+from stockade.process.prepare import Prepared, launch_of
 from stockade.process.receipt import Receipt
 
 _WATCHED = frozenset({

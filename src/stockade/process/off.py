@@ -10,7 +10,6 @@ import os
 import signal
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from stockade.environment import apply, compile_env
@@ -113,4 +112,6 @@ def _end_record(launch: Mapping[str, Any], status: int, started: float, timed_ou
 
 
 def _now() -> str:
+    from datetime import UTC, datetime
+
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from stockade.host.probe import host_facts
 from stockade.plan import own
 from stockade.plan.compile import Compiled, compile_plan
 from stockade.plan.witness import Witness
+from stockade.process import _exec
 from stockade.rules.request import Request
 from stockade.rules.resolve import Resolved, resolve
 
@@ -143,3 +145,23 @@ def forget() -> None:
     """Drop every remembered plan (tests, and after a change that no file shows)."""
     with _lock:
         _remembered.clear()
+
+
+def launch_of(prepared: Prepared, options: Mapping[str, Any], tmp: str | None = None) -> _exec.Launch:
+    """Return what the launcher is told for a prepared request.
+
+    ``_start_in`` (a sandbox's per-call cwd) only moves the start: the plan stays the same, and a
+    directory that the box does not have is the launcher's ``chdir_denied``.
+    """
+    compiled = prepared.compiled
+    assert compiled is not None
+    timeout = options.get("timeout")
+    binds = dict(compiled.binds)
+    if tmp is not None:
+        binds["tmp"] = tmp
+    return _exec.Launch(
+        argv=compiled.argv, plan=compiled.canonical, binds=tuple(sorted(binds.items())),
+        cwd=options.get("_start_in") or compiled.cwd, set_env=compiled.set_env, pass_fds=prepared.request.pass_fds,
+        timeout_ms=None if timeout is None else max(1, int(float(timeout) * 1000)),
+        spool=str(prepared.resolved.state_home.audit / "spool.jsonl"),
+    )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 from typing import TYPE_CHECKING
 
 from stockade.ids import ulid
@@ -55,6 +54,8 @@ def remove(path: str | None) -> None:
 
 
 def _remove(path: str) -> None:
+    import shutil  # brings the archive formats along; few boxes have a /tmp on disk
+
     shutil.rmtree(path, ignore_errors=True)
     try:
         os.unlink(path + ".lock")
