@@ -39,6 +39,8 @@ pub enum Order {
     Signal { number: i32, group: bool },
     /// The guard of this number was put back.
     Restored(u32),
+    /// Nothing stands at the guard of this number; look for it.
+    Gone(u32),
 }
 
 const SIZE: usize = 6;
@@ -91,6 +93,7 @@ impl Order {
             Order::Start => encode(b's', 0, 0).to_vec(),
             Order::Signal { number, group } => encode(b'k', *number, u8::from(*group)).to_vec(),
             Order::Restored(index) => encode(b'r', *index as i32, 0).to_vec(),
+            Order::Gone(index) => encode(b'x', *index as i32, 0).to_vec(),
             Order::Cover(text) => [b"{", text.as_bytes()].concat(),
         }
     }
@@ -105,6 +108,7 @@ impl Order {
             (b's', ..) => Order::Start,
             (b'k', number, group) => Order::Signal { number, group },
             (b'r', index, _) => Order::Restored(index as u32),
+            (b'x', index, _) => Order::Gone(index as u32),
             _ => return Err(io::Error::from(io::ErrorKind::InvalidData)),
         })
     }
@@ -225,9 +229,16 @@ const ORDER_MAX_BYTES: usize = 256 << 10;
 
 /// The next order; None when P0 is gone. `wait` false does not block.
 pub fn receive_order(fd: RawFd, wait: bool) -> io::Result<Option<Order>> {
-    // Only the covers are long, and they are waited for.
-    let mut bytes = vec![0u8; if wait { ORDER_MAX_BYTES } else { 16 }];
     let flags = if wait { 0 } else { libc::MSG_DONTWAIT };
+    let mut small = [0u8; 16];
+    // SAFETY: the buffer outlives the call. MSG_TRUNC returns the true length of the message that stays queued.
+    let peek =
+        unsafe { libc::recv(fd, small.as_mut_ptr().cast(), small.len(), flags | libc::MSG_PEEK | libc::MSG_TRUNC) };
+    let size = crate::sys::check(peek as i64)? as usize;
+    if size > ORDER_MAX_BYTES {
+        return Err(io::Error::from(io::ErrorKind::InvalidData));
+    }
+    let mut bytes = vec![0u8; size];
     // SAFETY: the buffer outlives the call.
     let size =
         crate::sys::check(unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), flags) } as i64)? as usize;

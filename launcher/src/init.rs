@@ -203,6 +203,7 @@ fn start(launch: &mut Launch, guards: Vec<Placed>, wipe: &impl Fn()) -> Result<W
         mounts,
         guards,
         lost: vec![],
+        absent: vec![],
         memory_bytes: launch.plan.limits.memory_bytes,
         deadline: Watch::deadline(launch.wall_ms),
     })

@@ -24,6 +24,7 @@ use crate::{control, cover, ending, persist, sys, ulid, version};
 
 /// The program. Returns the exit status; a signal of the command is raised, not returned.
 pub fn main(words: &[&CStr], block: Block) -> i32 {
+    sys::warm_heap();
     let start = Start::save();
     let args = match args::parse(words) {
         Ok(args) => args,
@@ -148,8 +149,7 @@ impl Session {
             let way = Entrance::open(box_.init).map_err(|e| Refusal::new("guard_denied", "entrance").io(&e))?;
             box_.entrance = Some(way);
         }
-        let before =
-            persist::snapshot(&plan.persistence).map_err(|e| Refusal::new("source_denied", "write root").io(&e))?;
+        let before = persist::snapshot(&plan.persistence).map_err(|e| unwatched(&e))?;
         if let Some(spool) = &out.spool {
             // Found out before the command runs, not after.
             spool.ready().map_err(|e| Refusal::new("spool_failed", "spool").io(&e))?;
@@ -182,6 +182,14 @@ struct Spawn<'a> {
     env: Vec<CString>,
     box_json: &'a str,
     wall_ms: Option<u64>,
+}
+
+/// A name that is no pattern is the plan's fault, everything else the tree's.
+fn unwatched(error: &std::io::Error) -> Refusal {
+    match error.kind() {
+        std::io::ErrorKind::InvalidInput => Refusal::new("plan_invalid", "persistence").detail(error.to_string()),
+        _ => Refusal::new("source_denied", "write root").io(error),
+    }
 }
 
 fn order(box_: &mut Supervisor, order: &control::Order) -> Result<(), Refusal> {

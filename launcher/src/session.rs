@@ -8,12 +8,12 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::time::Instant;
 
 use crate::args::Args;
+use crate::facts;
 use crate::init::Start;
 use crate::plan::{self, Backend, Ids, Loaded, Plan};
 use crate::promises::{self, Evaluation, Tier};
 use crate::report::Refusal;
 use crate::steps::env::{self, Filtered};
-use crate::{facts, persist};
 
 /// The strings that the kernel put on the stack: arguments and environment.
 #[derive(Clone, Copy)]
@@ -124,7 +124,6 @@ pub fn requested(plan: &Plan) -> Result<Tier, Refusal> {
 fn check_words(plan: &Plan) -> Result<(), Refusal> {
     let invalid = |field: &'static str| move |e: String| Refusal::new("plan_invalid", field).detail(e);
     promises::check(&plan.promises).map_err(invalid("promises"))?;
-    persist::check(&plan.persistence).map_err(invalid("persistence"))?;
     // SAFETY: no failure.
     let root = unsafe { libc::geteuid() } == 0;
     if matches!(plan.ids, Ids::Shifted { .. }) && !root {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::control::{self, Event, Order};
 use crate::inside::Inside;
-use crate::nest::Entrance;
+use crate::nest::{Entrance, Restored};
 use crate::plan::{Guard, GuardLost};
 use crate::report::{LimitHit, Outcome, Refusal};
 use crate::sys;
@@ -177,10 +177,20 @@ impl Supervisor<'_> {
     /// At strict the box ends; else the guard is put back from outside. Both are recorded.
     fn guard_lost(&mut self, index: u32) {
         let Some(guard) = self.guards.get(index as usize) else { return self.end(Outcome::GuardLost) };
-        self.lost.push(guard.path.clone());
-        let restored =
-            self.guard_lost == GuardLost::Restore && self.entrance.as_ref().is_some_and(|way| way.restore(guard));
-        if !restored || control::send_order(self.control.as_raw_fd(), &Order::Restored(index)).is_err() {
+        if self.guard_lost == GuardLost::End {
+            self.lost.push(guard.path.clone());
+            return self.end(Outcome::GuardLost);
+        }
+        if !self.lost.contains(&guard.path) {
+            self.lost.push(guard.path.clone());
+        }
+        let order = match self.entrance.as_ref().map(|way| way.restore(guard)) {
+            Some(Restored::Placed) => Order::Restored(index),
+            // Removed by the host: it is guarded again as soon as it is back.
+            Some(Restored::Gone) => Order::Gone(index),
+            _ => return self.end(Outcome::GuardLost),
+        };
+        if control::send_order(self.control.as_raw_fd(), &order).is_err() {
             self.end(Outcome::GuardLost);
         }
     }

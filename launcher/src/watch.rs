@@ -15,6 +15,8 @@ use crate::sys;
 
 /// How often the tree's memory is added up, where a limit was asked for.
 const SAMPLE_MS: i32 = 100;
+/// How often a guarded name that the host removed is looked for.
+const LOOK_MS: i32 = 5;
 
 /// P0 keeps the wall clock. P1 stands in for a P0 that is stopped (Ctrl-Z), this much later.
 const GRACE: Duration = Duration::from_secs(1);
@@ -27,6 +29,8 @@ pub struct Watch {
     pub guards: Vec<Placed>,
     /// Guards that P0 was told about and has not put back yet.
     pub lost: Vec<usize>,
+    /// Lost guards whose name nothing has; looked for until it is back.
+    pub absent: Vec<usize>,
     pub memory_bytes: Option<u64>,
     pub deadline: Option<Instant>,
 }
@@ -53,6 +57,7 @@ impl Watch {
             if ready[2] != 0 {
                 self.check_guards();
             }
+            self.look_for_absent();
             if self.deadline.is_some_and(|at| Instant::now() >= at) {
                 return 124;
             }
@@ -75,7 +80,8 @@ impl Watch {
         let left =
             self.deadline.map(|at| at.saturating_duration_since(Instant::now()).as_millis().min(1 << 30) as i32 + 1);
         let sample = self.memory_bytes.map(|_| SAMPLE_MS);
-        let timeout = [left, sample].into_iter().flatten().min().unwrap_or(-1);
+        let look = (!self.absent.is_empty()).then_some(LOOK_MS);
+        let timeout = [left, sample, look].into_iter().flatten().min().unwrap_or(-1);
         // SAFETY: the array lives through the call.
         unsafe { libc::poll(fds.as_mut_ptr(), 3, timeout) };
         fds.map(|fd| fd.revents)
@@ -96,6 +102,7 @@ impl Watch {
                     unsafe { libc::kill(to, number) };
                 }
                 Ok(Some(Order::Restored(index))) => self.restored(index as usize),
+                Ok(Some(Order::Gone(index))) => self.absent.push(index as usize),
                 Ok(Some(_)) => {}
                 Ok(None) => return false,
                 Err(e) => return e.kind() == std::io::ErrorKind::WouldBlock,
@@ -109,6 +116,14 @@ impl Watch {
             self.lost.push(index);
             self.tell(&Event::GuardLost(index as u32));
         }
+    }
+
+    fn look_for_absent(&mut self) {
+        let (back, absent) =
+            std::mem::take(&mut self.absent).into_iter().partition(|index| self.guards[*index].exists());
+        self.absent = absent;
+        let back: Vec<usize> = back;
+        back.into_iter().for_each(|index| self.tell(&Event::GuardLost(index as u32)));
     }
 
     fn check_guards(&mut self) {

@@ -10,6 +10,7 @@
 
 mod shapes;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::CString;
 use std::fmt;
@@ -220,29 +221,63 @@ impl<'a> Rules<'a> {
     }
 }
 
-/// Several hundred patterns, most of them plain names: those are looked up.
+/// Several hundred patterns against every variable: the common shapes are told
+/// apart once, letters are folded once, and no table is built that costs more
+/// than it saves.
 struct Names<'a> {
-    plain: HashSet<Vec<u8>>,
-    patterns: Vec<&'a [u8]>,
+    patterns: Vec<Pattern<'a>>,
     case: Case,
+}
+
+enum Pattern<'a> {
+    Plain(Cow<'a, [u8]>),
+    Prefix(Cow<'a, [u8]>),
+    Suffix(Cow<'a, [u8]>),
+    Inside(Cow<'a, [u8]>),
+    Other(Cow<'a, [u8]>),
 }
 
 impl<'a> Names<'a> {
     fn new(list: &'a [String], case: Case) -> Self {
-        let (patterns, plain): (Vec<&[u8]>, Vec<&[u8]>) =
-            list.iter().map(|p| p.as_bytes()).partition(|p| p.contains(&b'*'));
-        Names { plain: plain.into_iter().map(|name| fold(name, case)).collect(), patterns, case }
+        Names { patterns: list.iter().map(|p| Pattern::new(p.as_bytes(), case)).collect(), case }
     }
 
     fn hold(&self, name: &[u8]) -> bool {
-        self.plain.contains(&fold(name, self.case)) || self.patterns.iter().any(|p| matches(p, name, self.case))
+        let name = fold(name, self.case);
+        self.patterns.iter().any(|p| p.holds(&name))
     }
 }
 
-fn fold(name: &[u8], case: Case) -> Vec<u8> {
+impl<'a> Pattern<'a> {
+    fn new(text: &'a [u8], case: Case) -> Self {
+        let stars = text.iter().filter(|b| **b == b'*').count();
+        match (stars, text) {
+            (0, _) => Pattern::Plain(fold(text, case)),
+            (1, [head @ .., b'*']) => Pattern::Prefix(fold(head, case)),
+            (1, [b'*', tail @ ..]) => Pattern::Suffix(fold(tail, case)),
+            (2, [b'*', middle @ .., b'*']) if !middle.is_empty() => Pattern::Inside(fold(middle, case)),
+            _ => Pattern::Other(fold(text, case)),
+        }
+    }
+
+    /// `name` is folded like the pattern.
+    fn holds(&self, name: &[u8]) -> bool {
+        match self {
+            Pattern::Plain(want) => name == want.as_ref(),
+            Pattern::Prefix(head) => name.starts_with(head),
+            Pattern::Suffix(tail) => name.ends_with(tail),
+            Pattern::Inside(middle) => {
+                name.windows(middle.len()).any(|part| part[0] == middle[0] && part == middle.as_ref())
+            }
+            Pattern::Other(pattern) => matches(pattern, name, Case::Exact),
+        }
+    }
+}
+
+fn fold(text: &[u8], case: Case) -> Cow<'_, [u8]> {
     match case {
-        Case::Exact => name.to_vec(),
-        Case::Fold => name.to_ascii_uppercase(),
+        Case::Fold if text.iter().any(u8::is_ascii_lowercase) => Cow::Owned(text.to_ascii_uppercase()),
+        _ => Cow::Borrowed(text),
     }
 }
 

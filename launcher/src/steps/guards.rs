@@ -52,6 +52,11 @@ impl Placed {
         path_mount_id(&self.guard.path).is_ok_and(|id| id == self.mount_id)
     }
 
+    /// True when something stands at the path.
+    pub fn exists(&self) -> bool {
+        path_mount_id(&self.guard.path).is_ok()
+    }
+
     /// Takes the mount that now stands at the path as the guard.
     pub fn renew(&mut self) -> io::Result<()> {
         let id = path_mount_id(&self.guard.path)?;

@@ -62,6 +62,9 @@ impl<'a> Shapes<'a> {
         // Up to this offset a shape is known not to match: a run of its charset
         // that was too short once is only shorter from a later start. Keeps
         // `ghp_ghp_ghp_…` linear.
+        if self.compiled.is_empty() {
+            return false;
+        }
         let mut dead_until = vec![0usize; self.compiled.len()];
         for at in 0..value.len().saturating_sub(1) {
             let byte = value[at];
