@@ -19,14 +19,17 @@ READ_ONLY = {"EROFS", "ENOENT", "EBUSY", "EACCES"}
 
 
 @pytest.fixture
-def state(actor: Actor) -> str:
+def state(actor: Actor) -> Iterator[str]:
     """A state home with a key, an app secret, a plan and a log."""
     actor.box([op("environ")], tier="standard")
     state = f"{actor.home}/.local/state/stockade"
-    for name in ("keys/signing.key", "apps/chat/secret", "audit/probe.log", "plans/probe.json", "run/probe", "trust.json"):
-        actor.put(f"{state}/{name}", "own-state-secret\n")
-    actor.put(f"{actor.home}/.config/stockade/config.toml", "")
-    return state
+    files = [f"{state}/{name}" for name in ("keys/signing.key", "apps/chat/secret", "audit/probe.log", "plans/probe.json", "run/probe", "trust.json")]
+    for path in files:
+        actor.put(path, "own-state-secret\n")
+    files.append(actor.put(f"{actor.home}/.config/stockade/config.toml", ""))
+    yield state
+    for path in files:
+        actor.remove(path)
 
 
 @requirement("fs.own_state")
@@ -83,6 +86,17 @@ def test_the_package_and_launcher_cannot_be_changed(actor: Actor, tier: str) -> 
     if actor.is_root:
         worked(actor.bare(ops))
     failed_with(actor.box(ops, tier=tier).answers, READ_ONLY)
+
+
+@requirement("fs.own_state")
+@at_tiers("fs.own_state")
+def test_the_record_of_the_box_cannot_be_changed_or_covered(actor: Actor, tier: str) -> None:
+    """A later start asks this record where it is: inside it must be the launcher's word only."""
+    ops = [op("rewrite", path="/run/stockade/box.json"), op("create", path="/run/stockade/new"), op("rename", path="/run/stockade", to="/run/moved"),
+           op("rename", "record", path="/run/stockade/box.json", to="/run/stockade/old"), op("chmod", path="/run/stockade/box.json")]
+    run = actor.box([*ops, op("read", "twin", path="/run/stockade/box.json")], tier=tier)
+    failed_with(run.answers, {"EROFS", "EBUSY", "EACCES", "EPERM"}, but={"twin"})
+    assert json.loads(run.value("twin"))["tier"] == tier
 
 
 @pytest.fixture

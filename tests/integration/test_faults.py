@@ -268,16 +268,22 @@ def test_a_stored_plan_is_checked_by_owner_mode_and_digest(actor: Actor) -> None
 
 @requirement("C.descriptors_closed")
 def test_descriptors_are_closed_also_when_close_range_is_refused(actor: Actor) -> None:
-    look = ["/usr/bin/python3", "-c", "import os\nfor n in range(3, 256):\n    try:\n        os.fstat(n)\n        print(n)\n    except OSError: pass"]
+    """The parent left a pipe with a secret and a directory open; a child without a box has both."""
+    look = ["/usr/bin/python3", "-c", "import os\nfor n in range(3, 256):\n    try:\n        print(n, os.readlink(f'/proc/self/fd/{n}').split(':')[0])\n    except OSError: pass"]
     reader, writer = os.pipe()
+    directory = os.open("/etc", os.O_RDONLY)
     os.write(writer, b"secret of the parent")
     try:
-        for before in ([], [str(actor.stage.bin / "fault_loader"), "close_range:ENOSYS", "--"], [str(actor.stage.bin / "fault_loader"), "close_range:EPERM", "--"]):
-            ended = launch(actor, small_plan(actor), look, before=before)
-            assert (ended.status, ended.out) == (0, ""), (ended.out, ended.err)
+        with actor.spawn(look, pass_fds=[reader, directory], stdout=-1) as bare:
+            assert sorted(line.split()[1] for line in bare.communicate()[0].decode().splitlines()) == ["/etc", "pipe"]
+        for fault in ("chroot:EPERM", "close_range:ENOSYS", "close_range:EPERM"):
+            ended = launch(actor, small_plan(actor), look, before=[str(actor.stage.bin / "fault_loader"), fault, "--"], extra_fds=[reader, directory])
+            assert (ended.status, ended.out) == (0, ""), (fault, ended.out, ended.err)
+        named = launch(actor, small_plan(actor, fds=[reader]), look, extra_fds=[reader, directory])
+        assert named.out == f"{reader} pipe\n", named.err
     finally:
-        os.close(reader)
-        os.close(writer)
+        for descriptor in (reader, writer, directory):
+            os.close(descriptor)
 
 
 @requirement("A.exhaustion_is_transient")

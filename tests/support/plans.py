@@ -79,13 +79,13 @@ class Ended:
 
 
 def launch(actor: Actor, plan: dict[str, Any], argv: Sequence[str], *, before: Sequence[str] = (), options: Sequence[str] = (),
-           seals: int = 0xF, timeout_s: float = WAIT_S, **more: Any) -> Ended:
+           seals: int = 0xF, timeout_s: float = WAIT_S, extra_fds: Sequence[int] = (), **more: Any) -> Ended:
     """Run the launcher with the plan through a sealed memfd, as the actor."""
     reader, writer = os.pipe()
     job = {"mode": "raw", "plan": plan, "launcher": str(actor.stage.launcher), "options": list(options), "before": list(before), "argv": list(argv),
            "seals": seals, "report_fd": writer}
     try:
-        child = actor.drive(job, pass_fds=[writer], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)
+        child = actor.drive(job, pass_fds=[writer, *extra_fds], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)
     finally:
         os.close(writer)
     with child, os.fdopen(reader, "rb") as report:
