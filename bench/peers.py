@@ -52,6 +52,13 @@ def overlay_args(row: Mapping[str, Any], source: str, target: str) -> list[str]:
     return args
 
 
+def proc_covers(target: str, names: Sequence[str]) -> list[str]:
+    """The kernel's controls read-only, as in the plan; bubblewrap covers four of them by itself."""
+    own = {"sys", "sysrq-trigger", "irq", "bus"}
+    paths = [f"{target}/{name}" for name in names if name not in own and os.path.exists(f"/proc/{name}")]
+    return [word for path in paths for word in ("--ro-bind", path, path)]
+
+
 def row_args(row: Mapping[str, Any], binds: Mapping[str, str], files: list[int]) -> list[str]:
     """One row of the plan in bubblewrap's words."""
     target = resolve(row["target"], binds)
@@ -74,9 +81,9 @@ def row_args(row: Mapping[str, Any], binds: Mapping[str, str], files: list[int])
             files.append(memory_file(row["content"]))
             return ["--file", str(files[-1]), target]
         case "proc":
-            return ["--proc", target]
+            return ["--proc", target, *proc_covers(target, row["covers"])]
         case "dev":
-            return ["--dev", target]
+            return ["--dev", target, "--tmpfs", f"{target}/shm", "--mqueue", f"{target}/mqueue"]
         case "seal":
             return ["--remount-ro", target]
     raise ValueError(f"bench_row: translation of a row: got kind '{row['kind']}', expected a known one")
@@ -139,6 +146,8 @@ def bubblewrap(launch: Launch, *, files_too: bool = True) -> Contestant:
     for guard in plan["guards"]:
         path = resolve(guard["path"], binds)
         args += ["--ro-bind" if guard["read_only"] else "--bind", path, path]
+    # The box record is a file system of its own.
+    args += ["--tmpfs", "/run/stockade", "--remount-ro", "/run/stockade"]
     args += ["--chdir", resolve(plan["cwd"], binds), "--", *launch.command]
     return Contestant(argv=args, env=launch.env, rewind=tuple(files))
 

@@ -57,7 +57,7 @@ class World:
     def make(cls, where: Path, base: Path) -> World:
         """Make them, with the few files that an ordinary home has."""
         home, workspace, state = where / "home", where / "workspace", where / "state"
-        masks = tuple(where / f"mask{index}" for index in range(MASKS))
+        masks = tuple(home / f"mask{index}" for index in range(MASKS))
         for path in (home, workspace, state, *masks):
             path.mkdir(mode=0o700)
         for index in range(10):
@@ -117,9 +117,12 @@ def at_least(what: str, value: float, limit: float, unit: str, values: dict[str,
 
 
 def spawn_rows(world: World, runs: int) -> Iterator[Row]:
-    """A no-op at strict without network and at standard with the host's, against both peers."""
+    """A no-op at strict without network and at standard with the host's, against both peers.
+
+    All three hide the same ten directories of the home.
+    """
     for tier, net, limit in (("strict", "none", 0.60), ("standard", "host", 0.45)):
-        launch = world.launch(tier=tier, net=net)
+        launch = world.launch(tier=tier, net=net, hide=[str(path) for path in world.masks])
         times = interleave(
             {
                 "bare": Contestant(argv=[world.noop], env=world.env),

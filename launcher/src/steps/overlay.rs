@@ -36,7 +36,7 @@ pub fn home(root: &mut Root, row: &Row) -> Result<(), Refusal> {
 pub fn cover(root: &Root, dir: &str) -> Result<(), Refusal> {
     let fail = |e: &io::Error| Refusal::new("overlay_denied", dir).io(e);
     let Some(here) = reachable(root, dir)? else { return Ok(()) };
-    match sys::clone_tree(here.as_raw_fd(), false).and_then(|lower| put_overlay(root, &lower, dir, &[], &[])) {
+    match sys::clone_tree(here.as_raw_fd(), false).and_then(|lower| put_overlay(root, lower, dir, &[], &[])) {
         Err(e) if refused(e.raw_os_error()) => put_list(root, &here, dir, &[], &[]).map_err(|e| fail(&e)),
         other => other.map_err(|e| fail(&e)),
     }
@@ -65,20 +65,39 @@ fn refused(errno: Option<i32>) -> bool {
 
 fn veiled(root: &mut Root, row: &Row) -> Result<(), Refusal> {
     let Row::Overlay { source, target, hide, dirs, create, .. } = row else { return Ok(()) };
-    let lower = root.source_tree(source, Kind::Dir, false)?;
+    let lower = match root.prepared {
+        // A detached, idmapped tree.
+        Some(_) => root.source_tree(source, Kind::Dir, false)?,
+        None => mounts::open_source(source, Kind::Dir)?,
+    };
     root.mount_point(target, create.then_some(true))?;
-    put_overlay(root, &lower, target, hide, dirs).map_err(|e| Refusal::new("overlay_denied", target.as_str()).io(&e))
+    put_overlay(root, lower, target, hide, dirs).map_err(|e| Refusal::new("overlay_denied", target.as_str()).io(&e))
 }
 
-/// Layers are named through /proc/self/fd and must be mounts of this namespace:
-/// both are parked on the target, below the overlay itself.
-fn put_overlay(root: &Root, lower: &OwnedFd, target: &str, hide: &[String], dirs: &[String]) -> io::Result<()> {
-    stack(root, lower, target)?;
+/// Layers are named through /proc/self/fd. A detached layer is taken by Linux
+/// 6.15 and later; before, layers must be mounts of this namespace and are parked
+/// on the target, below the overlay itself.
+fn put_overlay(root: &Root, lower: OwnedFd, target: &str, hide: &[String], dirs: &[String]) -> io::Result<()> {
     let veil = veil(lower.as_raw_fd(), hide, dirs)?;
-    stack(root, &veil, target)?;
+    let made = match overlay_of(&veil, &lower) {
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::EACCES | libc::EPERM)) => {
+            for layer in [&lower, &veil] {
+                // The lower layer is attached already, unless it was prepared.
+                let _ = stack(root, layer, target);
+            }
+            overlay_of(&veil, &lower)?
+        }
+        other => other?,
+    };
+    // Closing the last descriptor of a detached mount waits for RCU: P1 keeps them.
+    std::mem::forget((veil, lower));
+    stack(root, &made, target)
+}
+
+fn overlay_of(veil: &OwnedFd, lower: &OwnedFd) -> io::Result<OwnedFd> {
     let layers = format!("/proc/self/fd/{}:/proc/self/fd/{}", veil.as_raw_fd(), lower.as_raw_fd());
     let options = [("lowerdir", Some(layers.as_str())), ("userxattr", None)];
-    stack(root, &sys::new_fs("overlay", &options, FLAGS | sys::MOUNT_ATTR_RDONLY)?, target)
+    sys::new_fs("overlay", &options, FLAGS | sys::MOUNT_ATTR_RDONLY)
 }
 
 fn stack(root: &Root, mount: &OwnedFd, target: &str) -> io::Result<()> {
