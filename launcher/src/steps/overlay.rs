@@ -36,7 +36,11 @@ pub fn home(root: &mut Root, row: &Row) -> Result<(), Refusal> {
 pub fn cover(root: &Root, dir: &str) -> Result<(), Refusal> {
     let fail = |e: &io::Error| Refusal::new("overlay_denied", dir).io(e);
     let Some(here) = reachable(root, dir)? else { return Ok(()) };
-    match sys::clone_tree(here.as_raw_fd(), false).and_then(|lower| put_overlay(root, lower, dir, &[], &[])) {
+    let lower = match root.prepared {
+        Some(_) => sys::clone_tree(here.as_raw_fd(), false),
+        None => here.try_clone(),
+    };
+    match lower.and_then(|lower| put_overlay(root, lower, dir, &[], &[])) {
         Err(e) if refused(e.raw_os_error()) => put_list(root, &here, dir, &[], &[]).map_err(|e| fail(&e)),
         other => other.map_err(|e| fail(&e)),
     }
@@ -74,30 +78,18 @@ fn veiled(root: &mut Root, row: &Row) -> Result<(), Refusal> {
     put_overlay(root, lower, target, hide, dirs).map_err(|e| Refusal::new("overlay_denied", target.as_str()).io(&e))
 }
 
-/// Layers are named through /proc/self/fd. A detached layer is taken by Linux
-/// 6.15 and later; before, layers must be mounts of this namespace and are parked
-/// on the target, below the overlay itself.
+/// Layers are named through /proc/self/fd and must be mounts of this namespace. A
+/// tree that was made elsewhere is parked on the target, below the overlay; so is
+/// the veil (a detached mount would cost a grace period of RCU when it is closed).
 fn put_overlay(root: &Root, lower: OwnedFd, target: &str, hide: &[String], dirs: &[String]) -> io::Result<()> {
+    if root.prepared.is_some() {
+        stack(root, &lower, target)?;
+    }
     let veil = veil(lower.as_raw_fd(), hide, dirs)?;
-    let made = match overlay_of(&veil, &lower) {
-        Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::EACCES | libc::EPERM)) => {
-            for layer in [&lower, &veil] {
-                // The lower layer is attached already, unless it was prepared.
-                let _ = stack(root, layer, target);
-            }
-            overlay_of(&veil, &lower)?
-        }
-        other => other?,
-    };
-    // Closing the last descriptor of a detached mount waits for RCU: P1 keeps them.
-    std::mem::forget((veil, lower));
-    stack(root, &made, target)
-}
-
-fn overlay_of(veil: &OwnedFd, lower: &OwnedFd) -> io::Result<OwnedFd> {
+    stack(root, &veil, target)?;
     let layers = format!("/proc/self/fd/{}:/proc/self/fd/{}", veil.as_raw_fd(), lower.as_raw_fd());
     let options = [("lowerdir", Some(layers.as_str())), ("userxattr", None)];
-    sys::new_fs("overlay", &options, FLAGS | sys::MOUNT_ATTR_RDONLY)
+    stack(root, &sys::new_fs("overlay", &options, FLAGS | sys::MOUNT_ATTR_RDONLY)?, target)
 }
 
 fn stack(root: &Root, mount: &OwnedFd, target: &str) -> io::Result<()> {
