@@ -40,7 +40,9 @@ def user(stage: builders.Stage) -> Iterator[actors.Actor]:
 
 @pytest.fixture(scope="session")
 def root(stage: builders.Stage) -> Iterator[actors.Actor]:
-    """Root with a fixture home."""
+    """Root with a fixture home; a run that is not root has no root caller."""
+    if os.geteuid() != 0:
+        gap("no_root_caller")
     made = actors.make_root(stage)
     yield made
     actors.drop_actor(made)
@@ -48,9 +50,7 @@ def root(stage: builders.Stage) -> Iterator[actors.Actor]:
 
 @pytest.fixture(params=CALLERS)
 def actor(request: pytest.FixtureRequest) -> actors.Actor:
-    """Each caller in turn; a run that is not root has no root caller."""
-    if request.param == "root" and os.geteuid() != 0:
-        gap("no_root_caller")
+    """Each caller in turn."""
     made: actors.Actor = request.getfixturevalue(request.param)
     return made
 

@@ -111,12 +111,13 @@ def test_the_same_plan_without_a_fault_runs(actor: Actor) -> None:
 
 @requirement("launcher.fault_is_typed")
 def test_a_kernel_without_overlay_gets_a_snapshot_of_the_home_and_the_receipt_says_so(actor: Actor) -> None:
-    actor.put(f"{actor.home}/.netrc", "needle")
+    actor.put(f"{actor.home}/.netrc", "netrc-content\n")
     look = ["/bin/sh", "-c", "cat ~/.netrc; ls -A ~; echo x > ~/.netrc; ls ~/work/repo/README"]
     ended = launch(actor, small_plan(actor), look, before=[str(actor.stage.bin / "fault_loader"), "fsconfig:EPERM:1:0xffffffff:0", "--"])
     assert ended.records["launch"]["home"] == "snapshot", ended.records
-    assert "needle" not in ended.out and ".netrc" not in ended.out and "README" in ended.out
-    assert actor.host(f"{actor.home}/.netrc").read_text() == "needle"
+    lines = ended.out.splitlines()
+    assert "netrc-content" not in lines and ".netrc" not in lines and f"{actor.workspace}/README" in lines
+    assert actor.host(f"{actor.home}/.netrc").read_text() == "netrc-content\n"
 
 
 def _bad_plans(actor: Actor) -> dict[str, tuple[str, int, dict[str, Any]]]:

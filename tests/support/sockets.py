@@ -15,11 +15,14 @@ def expand(path: str, actor: Actor) -> str:
     path = path.replace("$XDG_RUNTIME_DIR", f"/run/user/{actor.uid}").replace("<uid>", str(actor.uid)).replace("$UID", str(actor.uid))
     path = path.replace("%u", actor.env["USER"]).replace("<user>", actor.env["USER"]).replace("$USER", actor.env["USER"])
     path = path.replace("$XDG_STATE_HOME", "~/.local/state").replace("$XDG_DATA_HOME", "~/.local/share").replace("$XDG_CONFIG_HOME", "~/.config")
-    path = path.replace("$XDG_CACHE_HOME", "~/.cache").replace("$HOME", "~").replace("$TMPDIR", "/tmp").replace("/var/run/", "/run/")
+    path = path.replace("$XDG_CACHE_HOME", "~/.cache").replace("$HOME", "~").replace("$TMPDIR", "/tmp")
+    path = path.replace("$TMUX_TMPDIR", "/tmp").replace("/var/run/", "/run/")
     if path.startswith("~/"):
         path = f"{actor.home}/{path[2:]}"
     elif not path.startswith("/"):
         path = f"{actor.home}/{path}"
+    if "$" in path:
+        raise ValueError(f"a variable that the fixture does not know: {path}")
     return path.replace("**", "s").replace("*", "s").replace("?", "s").rstrip("/")
 
 
