@@ -60,6 +60,7 @@ class Launch:
     spool: str | None = None
     pass_fds: tuple[int, ...] = ()
     tied: bool = True  # the box ends when this process does
+    gated: bool = False  # the launcher waits for ``Box.release`` before it looks at the terminal
 
 
 def command_line(launch: Launch, *, source: Sequence[str], extra: Sequence[str] = ()) -> list[str]:
@@ -105,6 +106,8 @@ class Box(subprocess.Popen[Any]):
     def __init__(self, launch: Launch, *, defer: bool = False, **popen: Any) -> None:
         self._reader = Reader()
         self._report: int | None = None
+        self._gate: int | None = None
+        self._values = b""
         self._report_lock = threading.RLock()
         self._start(launch, popen)
         self.args = list(launch.argv)
@@ -121,8 +124,9 @@ class Box(subprocess.Popen[Any]):
             opened.append(write_end)
             self._report = read_end
             extra = ["--report-fd", str(write_end)]
-            if launch.set_env:
-                values = sealed_memfd("stockade-env", _env_items(launch.set_env))
+            if launch.set_env or launch.gated:
+                values = self._make_gate(launch) if launch.gated else \
+                    sealed_memfd("stockade-env", _env_items(launch.set_env))
                 opened.append(values)
                 extra += ["--setenv-fd", str(values)]
             if launch.tied:
@@ -140,6 +144,36 @@ class Box(subprocess.Popen[Any]):
         finally:
             for fd in opened:
                 os.close(fd)
+
+    def _make_gate(self, launch: Launch) -> int:
+        """Return the reading end of a pipe for the variables: its end of file is the go."""
+        read_end, self._gate = os.pipe2(os.O_CLOEXEC)
+        self._values = _env_items(launch.set_env)
+        return read_end
+
+    def release(self) -> None:
+        """Let a gated launcher go on."""
+        fd = self._gate
+        if fd is None:
+            return
+        try:
+            view = memoryview(self._values)
+            while view:
+                view = view[os.write(fd, view):]
+            self._gate = None
+            os.close(fd)
+        except BrokenPipeError:
+            self._close_gate()  # it has ended; its record says why
+        except BaseException:
+            self._close_gate()
+            raise
+
+    def _close_gate(self) -> None:
+        """Close an unreleased gate; before that the launcher ends, for it would start without variables."""
+        fd, self._gate = self._gate, None
+        if fd is not None:
+            super().send_signal(signal.SIGKILL)
+            os.close(fd)
 
     # -- records ---------------------------------------------------------------------------
 
@@ -261,15 +295,19 @@ class Box(subprocess.Popen[Any]):
 
     def __exit__(self, *exc: Any) -> None:
         try:
+            self._close_gate()
             super().__exit__(*exc)
         finally:
             self._close_report()
 
     def __del__(self, *args: Any, **kwargs: Any) -> None:
-        fd = getattr(self, "_report", None)
-        if fd is not None:
-            self._report = None
-            os.close(fd)
+        if getattr(self, "_gate", None) is not None and getattr(self, "_child_created", False):
+            self._close_gate()
+        for name in ("_report", "_gate"):
+            fd = getattr(self, name, None)
+            if fd is not None:
+                setattr(self, name, None)
+                os.close(fd)
         if getattr(self, "_child_created", False):
             super().__del__(*args, **kwargs)
 

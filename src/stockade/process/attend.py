@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import NoReturn
 
 from stockade.errors import Error
-from stockade.frozen import dataclass
+from stockade.frozen import dataclass, replace
 from stockade.process import _exec, tmpdisk
 from stockade.process.prepare import Prepared, launch_of
 from stockade.process.receipt import Receipt
@@ -57,8 +57,10 @@ def attend(prepared: Prepared) -> Ended:
     """Run the command to its end with our own standard streams."""
     tmp = tmpdisk.make(prepared)
     try:
-        box = _exec.Box(launch_of(prepared, {}, tmp), defer=True, process_group=0)
-        with box, Console(box.pid) as console:
+        launch = replace(launch_of(prepared, {}, tmp), gated=True)
+        with _exec.Box(launch, defer=True, process_group=0) as box, Console(box.pid) as console:
+            # It looks at the terminal once: it must have it by then.
+            box.release()
             return _attend(box, console)
     finally:
         tmpdisk.remove(tmp)

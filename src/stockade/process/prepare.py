@@ -22,7 +22,7 @@ from stockade.host.active import active
 from stockade.host.facts import HostFacts
 from stockade.host.probe import host_facts
 from stockade.plan import own
-from stockade.plan.compile import Compiled, compile_plan
+from stockade.plan.compile import Compiled, command_line, compile_plan
 from stockade.plan.witness import Witness
 from stockade.process import _exec
 from stockade.rules.request import Request
@@ -99,9 +99,7 @@ def _key(request: Request) -> Request:
 def _with_argv(warm: Prepared, request: Request) -> Prepared:
     if warm.request.argv == request.argv or warm.compiled is None:
         return warm
-    extra = warm.compiled.argv[1:len(warm.compiled.argv) - len(warm.request.argv) + 1]
-    wanted = [word for word in extra if word not in request.argv]
-    compiled = replace(warm.compiled, argv=(request.argv[0], *wanted, *request.argv[1:]))
+    compiled = replace(warm.compiled, argv=command_line(warm.resolved, request.argv))
     return replace(warm, request=request, compiled=compiled)
 
 
