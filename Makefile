@@ -26,7 +26,7 @@ test-launcher:
 	@sh scripts/test_launcher.sh
 
 test-python:
-	@$(PY) -m pytest $(PYTEST_ARGS)
+	@sh scripts/test_python.sh $(PYTEST_ARGS)
 
 lint: setup ## ruff, mypy, import layers, house style
 	@$(PY) -m ruff check src tests scripts bench

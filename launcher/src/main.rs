@@ -6,6 +6,8 @@
 //! SIGPIPE to ignored before we could see how the caller left it.
 
 #![cfg_attr(not(test), no_main)]
+// The tests have no main of ours, so most of the program is unused to them.
+#![cfg_attr(test, allow(dead_code, unused_imports))]
 
 mod args;
 #[cfg(test)]
