@@ -11,7 +11,7 @@ import pytest
 
 from requirements import requirement
 from support.actors import PYTHON, Actor
-from support.live import state_of, wait_until
+from support.live import processes_with, state_of, wait_until
 from support.terminal import Terminal
 
 TIERS = ("standard", "strict")
@@ -82,6 +82,30 @@ def test_suspend_and_foreground_work_from_a_shell(actor: Actor, tier: str | None
         terminal.type(b"exit\n")
         assert terminal.wait() == 0
     actor.remove(script)
+
+
+@requirement("C.terminal_as_without", "C.odd_callers")
+@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize("way", ["bare", "line", "command"])
+def test_a_terminal_that_hangs_up_takes_its_job_along(actor: Actor, way: str, stopped: bool) -> None:
+    """The shell is gone and so is the terminal; a suspended job must not linger for ever."""
+    mark = f"hangup-{os.urandom(4).hex()}"
+    program = ["/bin/sh", "-c", f": {mark}; echo one; read x; echo $x"]
+    command = [PYTHON, "-B", "-m", "stockade", "run", "--quiet", "--tier", "strict", "--net", "none", "--", *program]
+    line = shlex.join({"bare": program, "command": command, "line": actor.plan(program, tier="strict")["argv"]}[way])
+    script = actor.put(f"{actor.workspace}/hangup.sh", f"exec {line}\n", 0o755)
+    env = {**actor.env, "PS1": "prompt> ", "HISTFILE": "", "PYTHONPATH": str(actor.stage.lib)}
+    with Terminal.bare(actor, ["/bin/bash", "--norc", "--noprofile", "-i"], env=env) as terminal:
+        terminal.read_until("prompt> ")
+        terminal.type(f"sh {script}\n".encode())
+        terminal.read_until("one")
+        wait_until(lambda: terminal.foreground() != terminal.process.pid, "the program has the terminal")
+        if stopped:
+            terminal.type(b"\x1a")
+            terminal.read_until("Stopped")
+        terminal.process.kill()
+        terminal.process.wait()
+    wait_until(lambda: processes_with(mark) == [], "nothing of the job is left", 5)
 
 
 @requirement("C.terminal_as_without")
