@@ -13,7 +13,7 @@ use crate::init::{self, Start};
 use crate::inside::Inside;
 use crate::nest::Entrance;
 use crate::receipts::{self, refuse, Out};
-use crate::report::{Refusal, Report};
+use crate::report::{Outcome, Refusal, Report};
 use crate::session::{adopt, wall_ms, Block, Session};
 use crate::spool::Spool;
 use crate::steps::mounts::Prepared;
@@ -146,8 +146,10 @@ impl Session {
             serde_json::to_string(&covers).map_err(|e| Refusal::new("mount_denied", "covers").detail(e.to_string()))?;
         order(box_, &control::Order::Cover(text))?;
         if !plan.guards.is_empty() {
-            let way = Entrance::open(box_.init).map_err(|e| Refusal::new("guard_denied", "entrance").io(&e))?;
-            box_.entrance = Some(way);
+            match Entrance::open(box_.init) {
+                Ok(way) => box_.entrance = Some(way),
+                Err(e) => return Err(why_gone(box_, Refusal::new("guard_denied", "entrance").io(&e))),
+            }
         }
         let before = persist::snapshot(&plan.persistence).map_err(|e| unwatched(&e))?;
         if let Some(spool) = &out.spool {
@@ -193,13 +195,17 @@ fn unwatched(error: &std::io::Error) -> Refusal {
 }
 
 fn order(box_: &mut Supervisor, order: &control::Order) -> Result<(), Refusal> {
-    // A P1 that is gone has written why; the pipe is read first.
-    match control::send_order(box_.control.as_raw_fd(), order) {
-        Ok(()) => Ok(()),
-        Err(e) => match box_.next() {
-            Step::Refused(refusal) => Err(refusal),
-            _ => Err(Refusal::new("fork_failed", "P1").io(&e)),
-        },
+    let sent = control::send_order(box_.control.as_raw_fd(), order);
+    sent.map_err(|e| why_gone(box_, Refusal::new("fork_failed", "P1").io(&e)))
+}
+
+/// A P1 that is gone has written why: its word counts more than what we ran into.
+/// One that lives is ended first, or the wait for its word would not end.
+fn why_gone(box_: &mut Supervisor, otherwise: Refusal) -> Refusal {
+    box_.end(Outcome::Killed);
+    match box_.next() {
+        Step::Refused(said) if said.errno.is_some() || !said.is("fork_failed") => said,
+        _ => otherwise,
     }
 }
 
