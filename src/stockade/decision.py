@@ -30,6 +30,7 @@ class BackendVerdict:
 
     Args: keeps: promise ids; code: why it cannot be used at all (``""`` when it can): a key of
     ``CODES`` such as ``userns_denied``; reason, remedy: for people; transient: worth a retry.
+    settled: False when a part of the probe could not be made, so that the next request tries again.
     """
 
     name: str
@@ -39,6 +40,7 @@ class BackendVerdict:
     reason: str = ""
     remedy: str = ""
     transient: bool = False
+    settled: bool = True
 
 
 class Place(Protocol):

@@ -67,6 +67,7 @@ CODES: dict[str, Code] = {
                              "drop the grant, or accept the promises it waives"),
     "own_install": Code("a write root holds the installed package or the interpreter that runs it",
                         "install Stockade with uv tool or pipx, or name a smaller write root"),
+    "own_state": Code("a grant reaches into the state home, which no box may read", "drop the grant"),
     "denied": Code("a rule of the box does not allow this access", "stockade why PATH names the grant"),
     # the decision
     "no_backend": Code("nothing on this host keeps the promises of the tier", "stockade doctor names the remedy"),

@@ -28,6 +28,9 @@ CACHE_SCHEMA = "stockade.probe.v1"
 # strict without a network and guarded with the host's: together they use every mechanism.
 PROBES = (("strict", "none"), ("guarded", "host"))
 TIMEOUT_MS = 20_000
+# One path of this caller stood in the way: no fact about the host, and gone when the path is.
+OF_A_PATH = frozenset({"source_missing", "source_type", "source_symlink", "source_denied", "mount_point_missing",
+                       "path_invalid"})
 BROKEN = frozenset({"usage", "plan_invalid", "plan_unsealed", "bind_invalid", "launcher_missing", "receipt_invalid"})
 
 _memory: dict[str, HostFacts] = {}
@@ -48,9 +51,13 @@ def host_facts(state: StateHome, *, fresh: bool = False) -> HostFacts:
         known = _memory.get(quick)
         if known is None or fresh:
             known = _find(state, path, fresh=fresh)
-            if not any(verdict.transient for verdict in known.backends):
+            if _settled(known):
                 _memory[quick] = known
         return known
+
+
+def _settled(found: HostFacts) -> bool:
+    return all(verdict.settled and not verdict.transient for verdict in found.backends)
 
 
 def _find(state: StateHome, launcher: str, *, fresh: bool) -> HostFacts:
@@ -62,7 +69,7 @@ def _find(state: StateHome, launcher: str, *, fresh: bool) -> HostFacts:
     # (5) Ask the host what it can keep, through the real launcher.
     verdict = probe(base, state)
     found = replace(base, backends=(verdict,))
-    if not verdict.transient:
+    if _settled(found):
         _write_cache(state, found)
     return found
 
@@ -85,16 +92,20 @@ def probe(host: HostFacts, state: StateHome) -> BackendVerdict:
         return _broken("no_backend", f"kernel {host.release} has no mount_setattr",
                        "use Linux 5.12 or later")
     kept = set(PROMISE_IDS)
+    in_the_way: list[Error] = []
     for tier, net in PROBES:
         try:
             kept &= _kept(host, tier, net) | _higher_than(tier)
-        except LaunchFailed as err:
+        except (LaunchFailed, Refused) as err:
             if err.code in BROKEN:
                 raise  # package and launcher do not fit: that says nothing about the host
-            return _from_refusal(err)
-        except Refused as err:
-            return _from_refusal(err)
-    return BackendVerdict(name="namespaces", keeps=frozenset(kept), namespaces=True)
+            if err.code not in OF_A_PATH:
+                return _from_refusal(err)
+            in_the_way.append(err)
+    if len(in_the_way) == len(PROBES):
+        # Nothing was tried at all; what stands in the way is the answer, not "no backend".
+        raise in_the_way[0]
+    return BackendVerdict(name="namespaces", keeps=frozenset(kept), namespaces=True, settled=not in_the_way)
 
 
 def _higher_than(tier: str) -> set[str]:

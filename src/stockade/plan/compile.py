@@ -14,12 +14,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from stockade.frozen import dataclass, field
-from stockade.plan import canonical, discover, gitfacts, guards, hiding, inputs, linux, own, rows, strict
+from stockade.plan import canonical, discover, gitfacts, guards, hiding, inputs, linux, own, rows, strict, writeroots
 from stockade.plan.landlock import ruleset
 from stockade.plan.states import promise_rows
 from stockade.plan.table import Table
 from stockade.plan.want import Want, is_below
 from stockade.plan.witness import Witness
+from stockade.rules.profile import InnerSandbox
 from stockade.rules.resolve import Resolved
 
 if TYPE_CHECKING:
@@ -71,18 +72,20 @@ def compile_plan(resolved: Resolved, host: HostFacts, decision: Decision,
     repositories = inputs.repositories_of(roots)
     want = inputs.gather(resolved, host, resolved.tier, repositories)
     own.check_write_roots(want)
-    hidden = hiding.collect(want)
+    own.check_reads(want)
+    hidden, opened = hiding.survey(want)
     found = guards.collect(want, hidden, repositories)
     command = _command(want)
     table = _table(want, hidden, found, command, resolved)
     mounts = table.finish()
-    plan = _plan(want, mounts, found, command, repositories, keep_env)
+    plan = {**_plan(want, mounts, found, command, repositories, keep_env), "promises": promise_rows(want, opened)}
     inputs.make_cache_dirs(want, resolved)
     _watch(want, repositories)
     data = canonical.canonical(plan)
     return Compiled(
         plan=plan, canonical=data, digest=canonical.digest(data), binds=_binds(want), cwd=want.cwd,
-        argv=_argv(resolved), set_env=resolved.set_env, notes=(*resolved.notes, *_notes(resolved), *found.notes),
+        argv=command_line(resolved, resolved.request.argv), set_env=resolved.set_env,
+        notes=(*resolved.notes, *_notes(resolved), *found.notes),
         tmp_points=tuple(table.disk_points) if want.tmp_disk else None, witness=want.witness,
     )
 
@@ -108,7 +111,7 @@ def _table(want: Want, hidden: tuple[hiding.Hidden, ...], found: guards.Guards,
     # What a private place would cover: a read grant, or the command itself, below /tmp.
     linux.reads(table, want, hidden, () if want.strict else (*want.read, *command.needs))
     linux.caches(table, want)
-    linux.write_roots(table, want)
+    writeroots.add(table, want, found.mounted)
     linux.sockets(table, want)
     for path, is_dir in sorted(found.masks.items()):
         table.add(rows.mask(path, is_dir=is_dir))
@@ -123,7 +126,7 @@ def _plan(want: Want, table: list[rows.Row], found: guards.Guards, command: disc
         "schema": SCHEMA, "backend": "namespaces", "caller": want.caller, "requested_tier": str(want.tier),
         "profiles": list(want.profiles), "accept": sorted(want.accept), "net": want.net,
         "namespaces": sorted((*NAMESPACES, "net") if want.net == "none" else NAMESPACES),
-        "ids": _ids(want), "mounts": table, "guards": found.plan_rows(want.write),
+        "ids": _ids(want), "mounts": table, "guards": found.plan_rows(),
         "guard_lost": "end" if want.strict else "restore", "cover_sockets": True, "env": env,
         "fds": list(want.fds), "landlock": ruleset(want, table),
         "limits": {name: want.limits.get(name) for name in LIMITS},
@@ -131,7 +134,6 @@ def _plan(want: Want, table: list[rows.Row], found: guards.Guards, command: disc
         "cwd": want.cwd or linux.SCRATCH, "executable": _executable(want, table, command),
         "hostname": strict.HOSTNAME,
         "persistence": guards.persistence_rows(want, repositories) if want.guarded else [],
-        "promises": promise_rows(want),
         "record": {"tier": str(want.tier), "net": want.net, "caller": want.caller,
                    "profiles": list(want.profiles)},
     }
@@ -192,15 +194,23 @@ def _binds(want: Want) -> dict[str, str]:
     return {} if want.workspace is None else {"ws": want.workspace}
 
 
-def _argv(resolved: Resolved) -> tuple[str, ...]:
-    """The command; a profile's switch for an inner sandbox goes directly behind argv[0]."""
-    argv = resolved.request.argv
-    extra = [word for inner in resolved.inner_sandbox for word in inner.args if word not in argv]
+def command_line(resolved: Resolved, argv: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the command; a profile's switch for an inner sandbox goes directly behind argv[0]."""
+    extra = [word for inner in resolved.inner_sandbox if not own_switch(inner, argv) for word in inner.args]
     return (argv[0], *extra, *argv[1:])
 
 
+def own_switch(inner: InnerSandbox, argv: tuple[str, ...]) -> bool:
+    """Tell whether the caller gave that switch with a value of their own, which then stands."""
+    return bool(inner.args) and inner.args[0] in argv[1:]
+
+
 def _notes(resolved: Resolved) -> list[str]:
-    found = [f"inner sandbox {inner.mode}: {inner.note}" for inner in resolved.inner_sandbox if inner.note]
+    argv = resolved.request.argv
+    found = [f"inner sandbox: {inner.args[0]!r} is the caller's own, so its sandbox is not switched {inner.mode}"
+             for inner in resolved.inner_sandbox if own_switch(inner, argv)]
+    found += [f"inner sandbox {inner.mode}: {inner.note}" for inner in resolved.inner_sandbox
+              if inner.note and not own_switch(inner, argv)]
     found += [f"{spec.path}: changes to this file are not kept" for spec in resolved.state
               if spec.mode == "copyback"]
     return found

@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable
 
 from stockade.errors import Refused
-from stockade.plan import gitfacts, hardlinks, own, rows
+from stockade.plan import gitfacts, hardlinks, own, rows, writeroots
 from stockade.plan.hiding import Hidden, within
 from stockade.plan.want import Want, is_below
 from stockade.rules.load import Entry, load_list
@@ -29,20 +29,24 @@ _SKIP = frozenset({".git", "node_modules", "target", "__pycache__"})
 
 
 class Guards:
-    """Read-only points, masks and notes, as they are collected."""
+    """Read-only points, masks and notes, as they are collected.
 
-    __slots__ = ("masks", "notes", "points")
+    ``mounted``: the write roots that are mounts; a guard's parents are pinned up to the next one.
+    """
+
+    __slots__ = ("masks", "mounted", "notes", "points")
 
     def __init__(self) -> None:
         self.points: set[str] = set()
         self.masks: dict[str, bool] = {}  # path -> is a directory
         self.notes: list[str] = []
+        self.mounted: tuple[str, ...] = ()
 
-    def plan_rows(self, roots: tuple[str, ...]) -> list[dict[str, object]]:
+    def plan_rows(self) -> list[dict[str, object]]:
         """Return the plan's guards: pinned ancestors and read-only points, by depth."""
         found: dict[str, bool] = {}
         for path in (*self.points, *self.masks):
-            root = _root_of(path, roots)
+            root = _root_of(path, self.mounted)
             if root is None:
                 continue
             for parent in rows.parents(path, root):
@@ -76,7 +80,7 @@ def collect(want: Want, hidden: tuple[Hidden, ...], repositories: Iterable[gitfa
     guards.points.update(own.inside_write_roots(want))
     for root in want.write:
         for item in within(hidden, root):
-            _mask(guards, item.path)
+            _mask_but(guards, want, item.path, item.shown)
     opened = opened_classes(want)
     if want.guarded and "git" not in opened:
         for repo in repositories:
@@ -86,6 +90,7 @@ def collect(want: Want, hidden: tuple[Hidden, ...], repositories: Iterable[gitfa
         _hard_links(guards, want, hidden)
     if want.strict:
         _workspace_secrets(guards, want)
+    guards.mounted = writeroots.mounted(want, (*guards.points, *guards.masks))
     return guards
 
 
@@ -103,6 +108,18 @@ def _mask(guards: Guards, path: str) -> None:
     if os.path.islink(path) or not os.path.lexists(path):
         return
     guards.masks[path] = os.path.isdir(path)
+
+
+def _mask_but(guards: Guards, want: Want, path: str, shown: tuple[str, ...]) -> None:
+    """Mask a path, or everything in it but what a grant names."""
+    if path in shown:
+        return
+    if not any(is_below(inner, path) for inner in shown):
+        _mask(guards, path)
+        return
+    want.witness.saw(path)
+    for name in _names(path):
+        _mask_but(guards, want, os.path.join(path, name), shown)
 
 
 def opened_classes(want: Want) -> frozenset[str]:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import glob
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
-from stockade.frozen import dataclass
 from stockade.plan import mountinfo
 from stockade.plan.want import Want, below_any, is_below
 from stockade.rules.load import Entry, load_list
@@ -23,13 +23,22 @@ from stockade.rules.moves import XDG, locations
 _XDG_NAMES = frozenset(name for name, _ in XDG)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hidden:
-    """One name to hide. ``keep``: the directory stays, with only these names in it."""
+class Hidden(NamedTuple):
+    """One name to hide. ``keep``: the directory stays, with only these names in it.
+
+    ``shown``: granted paths inside it. A grant of one file must not show the store around it, so
+    the directory stays as well, empty but for them. A named tuple: a start makes five hundred.
+    """
 
     path: str
     why: str
     keep: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
+
+    @property
+    def open(self) -> bool:
+        """True when something inside stays visible."""
+        return bool(self.keep or self.shown)
 
 
 class Walk:
@@ -40,10 +49,11 @@ class Walk:
     whatever appears there later is hidden as well.
     """
 
-    __slots__ = ("_listings",)
+    __slots__ = ("_listings", "links")
 
     def __init__(self) -> None:
         self._listings: dict[str, dict[str, bool] | None] = {}
+        self.links: dict[str, str] = {}  # a listed name that is a symbolic link -> what it leads to
 
     def listing(self, directory: str) -> dict[str, bool] | None:
         """Return name -> is a symbolic link; None when it is no readable directory."""
@@ -78,28 +88,83 @@ class Walk:
             else:
                 found.append(path)
                 if real != path and os.path.lexists(real):
+                    self.links[path] = real
                     found.append(real)
         return found
 
 
 def collect(want: Want) -> tuple[Hidden, ...]:
     """Return what this request hides, outermost first, without what a grant names."""
-    found: list[Hidden] = [Hidden(path=want.state_home, why="own state")]
-    if want.guarded:
-        walk = Walk()
-        entries = load_list("credentials")
-        names = {name for entry in entries for name in entry.env} | {name for name, _ in XDG}
-        want.witness.read_env(want.env, names)
-        moved = frozenset(name for name in names if want.env.get(name))
-        for entry in entries:
-            found.extend(_of_entry(entry, want, walk, moved))
-        # A name that becomes a symbolic link later leads to an object nobody hid yet.
-        want.witness.saw(*walk.directories())
-    found = [item for item in found if item.why == "own state" or not _granted(item, want)]
+    return survey(want)[0]
+
+
+def survey(want: Want) -> tuple[tuple[Hidden, ...], str | None]:
+    """Return what this request hides, and a grant that opens a store, if one does.
+
+    A profile's own grants do not count as such: a reviewed profile shows its tool's own sign-in.
+    """
+    walk = Walk()
+    stores = _stores(want, walk) if want.guarded else []
+    ears = _Ears(want, walk.links)
+    opened = next((grant for item in stores if (grant := ears.opened_by(item)) is not None), None)
+    found = [Hidden(path=want.state_home, why="own state")]
+    found += [heard for item in stores if (heard := ears.hear(item)) is not None]
     # A caller's own --hide beats every grant, so it is added after the grants were heard.
     found.extend(Hidden(path=spelling, why="hide") for path in want.hide for spelling in spellings(path))
     found.extend(_aliases(found, want))
-    return _outermost(found)
+    return _outermost(found), opened
+
+
+def _stores(want: Want, walk: Walk) -> list[Hidden]:
+    entries = load_list("credentials")
+    names = {name for entry in entries for name in entry.env} | {name for name, _ in XDG}
+    want.witness.read_env(want.env, names)
+    moved = frozenset(name for name in names if want.env.get(name))
+    found = [item for entry in entries for item in _of_entry(entry, want, walk, moved)]
+    # A name that becomes a symbolic link later leads to an object nobody hid yet.
+    want.witness.saw(*walk.directories())
+    return found
+
+
+class _Ears:
+    """The grants of a request, against which each hidden name is heard."""
+
+    __slots__ = ("_above", "_asked", "_links", "_places")
+
+    def __init__(self, want: Want, links: Mapping[str, str]) -> None:
+        self._places = dict.fromkeys((*want.read, *want.write, *(cache.path for cache in want.caches)))
+        self._asked = want.asked
+        self._links = links
+        self._above = {parent for path in self._places for parent in parents(path)}
+
+    def _inside(self, item: Hidden) -> list[str]:
+        """Grants at or below the name. Grants are real paths; the name may be a link to its store."""
+        real = self._links.get(item.path, item.path)
+        if real in self._places:
+            return [real]
+        return [path for path in self._places if path.startswith(real + "/")] if real in self._above else []
+
+    def hear(self, item: Hidden) -> Hidden | None:
+        """A grant of exactly this name shows it (None); a grant inside it shows that place alone."""
+        inside = self._inside(item)
+        if not inside:
+            return item
+        real = self._links.get(item.path, item.path)
+        if inside == [real]:
+            return None
+        return item._replace(shown=tuple(item.path + path[len(real):] for path in inside))
+
+    def opened_by(self, item: Hidden) -> str | None:
+        """Return a grant that shows some of a store, beyond the names that always stay visible."""
+        real = len(self._links.get(item.path, item.path))
+        return next((path for path in self._inside(item) if path in self._asked
+                     and not (item.keep and kept_name(path[real + 1:].split("/")[0], item.keep))), None)
+
+
+def parents(path: str) -> Iterator[str]:
+    """Yield the directories above a canonical path, innermost first, without ``/``."""
+    while path := path.rpartition("/")[0]:
+        yield path
 
 
 def _of_entry(entry: Entry, want: Want, walk: Walk, moved: frozenset[str]) -> list[Hidden]:
@@ -132,16 +197,6 @@ def spellings(path: str) -> list[str]:
     return found
 
 
-def _granted(item: Hidden, want: Want) -> bool:
-    """An explicit grant of exactly this name, or of something inside it, shows it."""
-    if any(cache.path == item.path for cache in want.caches):
-        return True
-    for grant in (*want.read, *want.write):
-        if grant == item.path or (not item.keep and grant.startswith(item.path + "/")):
-            return True
-    return False
-
-
 def _aliases(found: Iterable[Hidden], want: Want) -> list[Hidden]:
     """Bind mounts that show a hidden name a second time under another path."""
     result: list[Hidden] = []
@@ -157,22 +212,24 @@ def _aliases(found: Iterable[Hidden], want: Want) -> list[Hidden]:
 
 
 def _outermost(found: Iterable[Hidden]) -> tuple[Hidden, ...]:
-    """Drop duplicates and names inside a directory that is hidden whole or by keep."""
+    """Drop duplicates and names inside a directory that is hidden, unless they lie in what it still shows."""
     result: dict[str, Hidden] = {}
-    for item in sorted(found, key=lambda h: (h.path.count("/"), h.path, bool(h.keep))):
+    for item in sorted(found, key=lambda h: (h.path.count("/"), h.path, h.open)):
         outer = _outer_of(item.path, result)
-        if outer is None or (outer.keep and kept_name(item.path[len(outer.path) + 1:].split("/")[0], outer.keep)):
+        if outer is None or stays(item.path, outer):
             result.setdefault(item.path, item)
     return tuple(result.values())
 
 
+def stays(path: str, outer: Hidden) -> bool:
+    """Tell whether a path inside a hidden directory is still visible there."""
+    if below_any(path, outer.shown):
+        return True
+    return bool(outer.keep) and kept_name(path[len(outer.path) + 1:].split("/")[0], outer.keep)
+
+
 def _outer_of(path: str, found: dict[str, Hidden]) -> Hidden | None:
-    current = path
-    while current not in ("/", ""):
-        current = current.rpartition("/")[0]
-        if current in found:
-            return found[current]
-    return None
+    return next((found[above] for above in parents(path) if above in found), None)
 
 
 def kept_name(name: str, patterns: Iterable[str]) -> bool:
@@ -188,6 +245,8 @@ def kept_name(name: str, patterns: Iterable[str]) -> bool:
 
 def kept_children(item: Hidden) -> list[str]:
     """Return existing children of a keep-directory that stay visible: files and directories only."""
+    if not item.keep:
+        return []
     try:
         names = sorted(os.listdir(item.path))
     except OSError:

@@ -55,9 +55,10 @@ def gather(resolved: Resolved, host: HostFacts, tier: Tier,
         policy=compile_env(resolved, tier=tier, extra_set={"TMPDIR": "/tmp", **extra_env}),
         mounts=_mounts(witness), workspace=_workspace(resolved, write), profiles=resolved.profiles,
         accept=tuple(item.value for item in resolved.accept), write=write,
-        named_write=frozenset(g.real for g in resolved.write_roots if g.named),
+        asked=frozenset(g.real for g in (*resolved.read, *resolved.write_roots)
+                        if not g.origin.startswith("profile ")),
         read=_read_paths(resolved.read, repositories, write), hide=tuple(g.path for g in resolved.hide),
-        sockets=socket_paths(resolved, env), devices=_existing(resolved.devices, "device"),
+        spelled=_spelled(resolved), sockets=socket_paths(resolved, env), devices=_existing(resolved.devices, "device"),
         allow=frozenset(item.value for item in resolved.allow),
         caches=caches(resolved, write), generated=generated, limits=resolved.limits,
         tmp_bytes=size, tmp_disk=kind == "disk", on_persistence=resolved.on_persistence,
@@ -133,6 +134,11 @@ def _read_paths(grants: Iterable[Grant], repositories: Iterable[gitfacts.Reposit
 def links(grants: Iterable[Grant]) -> dict[str, str]:
     """Spellings of granted paths that are symbolic links: place -> real path."""
     return {grant.path: grant.real for grant in grants if grant.path != grant.real}
+
+
+def _spelled(resolved: Resolved) -> tuple[tuple[str, str], ...]:
+    kinds = (("read", resolved.read), ("write", resolved.write_roots))
+    return tuple((kind, grant.path) for kind, grants in kinds for grant in grants if grant.path != grant.real)
 
 
 def _workspace(resolved: Resolved, write: tuple[str, ...]) -> str | None:

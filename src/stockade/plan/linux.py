@@ -10,9 +10,9 @@ may be missing). Read next: ``table.py``, ``strict.py``.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable
 
-from stockade.errors import Refused
 from stockade.plan import accounts, mountinfo, rows
 from stockade.plan.hiding import Hidden, kept_children, within
 from stockade.plan.rows import Row
@@ -23,12 +23,13 @@ PRIVATE = ("/tmp", "/var/tmp", "/run", "/dev", "/proc")
 SCRATCH = "/tmp/scratch"
 CONFIG_DIR = "/run/config"
 
-# Entries of /proc through which a process could act on or read the machine. Source: proc(5) and
-# the masked paths of the container engines; "scsi" and "acpi" take commands by being written.
-PROC_COVERS = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "pressure", "kcore",
-               "latency_stats", "timer_list", "timer_stats", "sched_debug",
-               "kallsyms", "kmsg", "driver")
-
+# Entries of /proc through which a process could act on the machine. Source: proc(5) and the masked
+# paths of the container engines; "scsi" and "acpi" take commands by being written.
+PROC_COVERS = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "pressure")
+# Covered only where they are there and open to others: a cover of what cannot be opened is a mount
+# for nothing.
+PROC_MORE = ("driver", "kcore", "kmsg", "latency_stats", "mtrr", "sched_debug", "timer_list", "timer_stats")
+# These list the caller's keys on the host (Kerberos and CIFS principals): the uid is the same.
 PROC_MASKS = ("/proc/keys", "/proc/key-users")
 
 GIB = 1 << 30
@@ -79,24 +80,35 @@ def _overlay(path: str, inside: list[Hidden], want: Want, *, idmap: bool,
     points = [point for point in mountinfo.submounts(want.mounts, path)
               if not below_any(point, [item.path for item in inside])]
     direct = [item for item in inside if not below_any(item.path, points)]
-    gone = [item for item in direct if not item.keep or not os.path.isdir(item.path)]
-    kept = [item for item in direct if item.keep and os.path.isdir(item.path)]
+    # In a write root the guards mask it: that mount lies over this one.
+    kept = [item for item in direct if item.open and os.path.isdir(item.path) and not below_any(item.path, want.write)]
+    # What lies in a directory that stays, nearly empty, is taken away where that shows it.
+    nested = [item for item in direct if any(item.path.startswith(outer.path + "/") for outer in kept)]
+    kept = [item for item in kept if item not in nested]
+    gone = [item for item in direct if item not in kept and item not in nested]
     relative = len(path.rstrip("/")) + 1
     found = [rows.overlay(path, hide=[item.path[relative:] for item in gone],
                           dirs=[item.path[relative:] for item in kept], idmap=idmap, owner=owner)]
     for item in kept:
-        found.extend(_keep_rows(item, want, idmap=idmap, owner=owner))
+        found.extend(_keep_rows(item, want, tuple(nested)))
     for point in points:
         if not below_any(point, list(want.write)) and _reachable(point, want):
             found.extend(show(point, want, hidden=tuple(inside), optional=True))
     return found
 
 
-def _keep_rows(item: Hidden, want: Want, *, idmap: bool, owner: tuple[int, int] | None) -> list[Row]:
+def _keep_rows(item: Hidden, want: Want, hidden: tuple[Hidden, ...]) -> list[Row]:
     """A directory that is empty but for a few names: also names that appear later stay away."""
     found = [rows.tmpfs(item.path, mode="0700", size_bytes=1 << 20)]
-    for path in kept_children(item):
-        found.append(rows.bind(path, idmap=idmap, owner=owner, optional=True))
+    real = os.path.realpath(item.path)
+    for path in (*kept_children(item), *item.shown):
+        source = real + path[len(item.path):]
+        if source == path:
+            found.extend([] if below_any(path, want.write) else show(path, want, hidden=hidden, optional=True))
+        elif not within(hidden, source):
+            # The directory is a link on the host: its place holds the same names, from where they are.
+            idmap, owner = idmap_of(path, want)
+            found.append(rows.bind(source, path, idmap=idmap, owner=owner, optional=True))
     return found
 
 
@@ -110,9 +122,9 @@ def common(table: Table, want: Want) -> None:
     """Private places that every tier has."""
     budget = memory_budget(want.ram_bytes)
     # /proc before anything below it; sizes: the shares below add up to less than the budget.
-    table.add(rows.proc(PROC_COVERS), rows.dev(budget // 4))
-    # These list the caller's keys on the host (Kerberos and CIFS principals): the uid is the same.
-    table.add(*(rows.mask(path, is_dir=False) for path in PROC_MASKS if os.path.exists(path)))
+    table.add(rows.proc(proc_covers()), rows.dev(budget // 4))
+    if not want.ids.shifted:  # a root caller's box is another uid, which has no keys
+        table.add(*(rows.mask(path, is_dir=False) for path in PROC_MASKS if os.path.exists(path)))
     _tmp(table, want, budget)
     table.add(rows.tmpfs("/run", size_bytes=budget // 32))
     uid = want.ids.uid
@@ -123,6 +135,19 @@ def common(table: Table, want: Want) -> None:
         table.add(rows.directory(SCRATCH, "0700"))
     for device in want.devices:
         table.add(rows.bind(device, attrs=("nosuid",), recursive=False))
+
+
+def proc_covers() -> tuple[str, ...]:
+    """Return the entries of /proc to make read-only: the box is "others" to whoever owns them."""
+    return (*PROC_COVERS, *(name for name in PROC_MORE if _others_act(f"/proc/{name}")))
+
+
+def _others_act(path: str) -> bool:
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError:
+        return False
+    return bool(mode & (stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IWOTH))
 
 
 def _tmp(table: Table, want: Want, budget: int) -> None:
@@ -159,15 +184,6 @@ def sockets(table: Table, want: Want) -> None:
         # connect() needs the right to write the socket's inode: a root caller needs the id map.
         table.add(rows.bind(path, attrs=("nodev", "nosuid", "noexec"), kind="socket", recursive=False,
                             idmap=want.ids.shifted, owner=owner_of(path)))
-
-
-def write_roots(table: Table, want: Want) -> None:
-    """Write roots: the real thing, writable; under /tmp they lie on the private one."""
-    for root in want.write:
-        if not os.path.lexists(root):
-            raise Refused("source_missing", f"write root {root!r}: does not exist (ENOENT)",
-                          hint="create it first")
-        table.add(rows.bind(root, attrs=rows.SAFE, idmap=want.ids.shifted, owner=owner_of(root)))
 
 
 def caches(table: Table, want: Want) -> None:

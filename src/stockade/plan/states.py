@@ -11,21 +11,29 @@ from __future__ import annotations
 from typing import Any
 
 from stockade.errors import Refused
+from stockade.plan import own
 from stockade.plan.want import Want
 from stockade.rules.promises import PROMISES, Promise, required
 from stockade.rules.tiers import ALL_TIERS
 from stockade.rules.voiding import waived_by
 
 
-def waived(want: Want) -> dict[str, str]:
-    """Return promise id -> the grant that waives it."""
+def waived(want: Want, opened: str | None) -> dict[str, str]:
+    """Return promise id -> the grant that waives it. ``opened``: a grant that shows a credential store."""
     asked: list[tuple[str, str]] = [("allow", name) for name in sorted(want.allow)]
     asked += [("socket", path) for path in want.sockets]
     asked += [("read", path) for path in want.read]
     asked += [("write", path) for path in want.write]
+    asked += want.spelled
     asked += [("device", path) for path in want.devices]
     asked += [("env", name) for name in want.policy.keep]
     found: dict[str, str] = {}
+    root = own.imported_from(want)
+    if root is not None:
+        found["fs.own_state"] = f"write {root} (on the caller's import path)"
+    if opened is not None:
+        # Also by a write grant, and where ~/.ssh is a link into a directory of dotfiles.
+        found["fs.credentials"] = f"path {opened}"
     for kind, value in asked:
         for entry in waived_by(kind, value, want.home, want.env):
             for promise in entry.waives:
@@ -33,7 +41,7 @@ def waived(want: Want) -> dict[str, str]:
     return found
 
 
-def promise_rows(want: Want) -> list[dict[str, Any]]:
+def promise_rows(want: Want, opened: str | None = None) -> list[dict[str, Any]]:
     """Return the plan's promises.
 
     Raises: Refused(grant_voids_tier).
@@ -42,7 +50,7 @@ def promise_rows(want: Want) -> list[dict[str, Any]]:
         # Waiving kernel.surface for a grant that the filter does not honour would be all loss.
         raise Refused("grant_unsupported", "grant allow userns: the seccomp filter of this version refuses "
                       "new user namespaces", hint="switch the inner sandbox off, as the profiles do")
-    given_away = waived(want)
+    given_away = waived(want, opened)
     _check(want, given_away)
     return [_row(promise, want, given_away.get(promise.id)) for promise in PROMISES]
 

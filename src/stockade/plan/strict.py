@@ -11,7 +11,7 @@ import os
 
 from stockade.plan import accounts, discover, rows
 from stockade.plan.files import small_text
-from stockade.plan.hiding import Hidden
+from stockade.plan.hiding import Hidden, stays
 from stockade.plan.linux import link_or_show, memory_budget, owner_of, show
 from stockade.plan.rows import Row
 from stockade.plan.table import Table
@@ -168,7 +168,7 @@ def _covered(path: str, want: Want, system: list[str]) -> bool:
 
 
 def _hop(path: str, want: Want, hidden: tuple[Hidden, ...]) -> list[Row]:
-    if any(is_below(path, item.path) and not item.keep for item in hidden):
+    if any(is_below(path, item.path) and not (item.open and stays(path, item)) for item in hidden):
         return []
     return link_or_show(path, want, (*hidden, *_toolchain_secrets(path)))
 

@@ -42,7 +42,9 @@ class Cache:
 class Want:
     """The request as the compiler sees it.
 
-    ``cwd`` None: the private scratch. ``named_write``: write roots that the caller wrote out.
+    ``cwd`` None: the private scratch. ``asked``: real paths of read grants and
+    write roots that no profile made.
+    ``spelled``: ("read" or "write", path) of grants that were named through a symbolic link.
     ``sockets``: canonical paths to show. ``generated``: name below /run/config -> text.
     """
 
@@ -65,9 +67,10 @@ class Want:
     profiles: tuple[str, ...] = ()
     accept: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
-    named_write: frozenset[str] = frozenset()
+    asked: frozenset[str] = frozenset()
     read: tuple[str, ...] = ()
     hide: tuple[str, ...] = ()
+    spelled: tuple[tuple[str, str], ...] = ()
     sockets: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     allow: frozenset[str] = frozenset()

@@ -2,7 +2,7 @@
 
 Owns: making and removing it. The maker holds a lock on it; what nobody holds was left by a
 crash and is removed at the next start. Fails closed: names are made by us, are unique, and are
-removed without following symbolic links.
+removed without following symbolic links, whatever modes and depth the box left behind.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from stockade.process.prepare import Prepared
 
 PREFIX = "tmp-"
+LOCK = ".lock"
 _locks: dict[str, int] = {}
 
 
@@ -26,14 +27,23 @@ def make(prepared: Prepared) -> str | None:
         return None
     base = os.path.realpath(prepared.resolved.state_home.run)
     _collect(base)
-    path = os.path.join(base, PREFIX + ulid())
-    lock = os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    path, lock = _locked(base)
     _locks[path] = lock
     os.mkdir(path, 0o700)
     for point, kind in prepared.compiled.tmp_points:
         _make_point(path + point.removeprefix("/tmp"), kind)
     return path
+
+
+def _locked(base: str) -> tuple[str, int]:
+    """Return a new name and the lock on it."""
+    while True:
+        path = os.path.join(base, PREFIX + ulid())
+        lock = os.open(path + LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.fstat(lock).st_nlink:
+            return path, lock
+        os.close(lock)  # another start took it for a leftover before it was locked
 
 
 def _make_point(path: str, kind: str) -> None:
@@ -54,18 +64,72 @@ def remove(path: str | None) -> None:
 
 
 def _remove(path: str) -> None:
-    import shutil  # brings the archive formats along; few boxes have a /tmp on disk
-
-    shutil.rmtree(path, ignore_errors=True)
     try:
-        os.unlink(path + ".lock")
+        _remove_tree(path)
+        os.unlink(path + LOCK)
+    except OSError:
+        return  # the lock stays with what is left, so that the next start tries again
+
+
+def _remove_tree(path: str) -> None:
+    """Remove a tree that hostile code filled: locked directories, any depth, no recursion.
+
+    Each round empties the directories of the top and lifts their subdirectories to it, so a tree
+    of a million levels costs neither stack nor descriptors.
+    """
+    try:
+        top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return
+    try:
+        lifted = ulid()  # no name that the box could have chosen
+        number = 0
+        while directories := _clear(top):
+            for name in directories:
+                number = _flatten(top, name, lifted, number)
+        os.rmdir(path)
+    finally:
+        os.close(top)
+
+
+def _clear(directory: int) -> list[str]:
+    """Unlink everything but directories; return the names of those, opened up for their owner."""
+    found: list[str] = []
+    with os.scandir(directory) as entries:
+        listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_dir in listed:
+        if is_dir:
+            _unlock(directory, name)
+            found.append(name)
+        else:
+            os.unlink(name, dir_fd=directory)
+    return found
+
+
+def _unlock(parent: int, name: str) -> None:
+    """chmod u+rwx through a descriptor: the box may have left mode 0, and chmod follows links."""
+    fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        os.chmod(f"/proc/self/fd/{fd}", 0o700)
+    finally:
+        os.close(fd)
+
+
+def _flatten(top: int, name: str, lifted: str, number: int) -> int:
+    fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
+    try:
+        for inner in _clear(fd):
+            os.rename(inner, f"{lifted}.{number}", src_dir_fd=fd, dst_dir_fd=top)
+            number += 1
+    finally:
+        os.close(fd)
+    os.rmdir(name, dir_fd=top)
+    return number
 
 
 def _collect(base: str) -> None:
     for name in os.listdir(base):
-        if not name.startswith(PREFIX) or not name.endswith(".lock"):
+        if not name.startswith(PREFIX) or not name.endswith(LOCK):
             continue
         lock_path = os.path.join(base, name)
         try:
@@ -74,7 +138,7 @@ def _collect(base: str) -> None:
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove(lock_path.removesuffix(".lock"))
+            _remove(lock_path.removesuffix(LOCK))
         except OSError:
             continue  # its maker lives
         finally:

@@ -82,6 +82,10 @@ class Profile:
     state: tuple[StateRef, ...] = ()
     inner_sandbox: InnerSandbox | None = None
 
+    def is_for(self, command: str) -> bool:
+        """Tell whether a command of that name is the tool of this profile."""
+        return command in (self.match or (self.name,))
+
 
 BUILT_IN, SYSTEM, USER, BY_PATH = range(4)
 

@@ -345,7 +345,9 @@ class _Resolver:
                 if where is not None:
                     state[where.path] = StateSpec(path=where.path, mode=item.mode, env=item.env,
                                                   dir=directory.path if directory else None)
-        inner = tuple(p.inner_sandbox for p in self.chain if p.inner_sandbox is not None)
+        # `run --profile claude -- sh` starts a shell: the tool's own switches are not for it.
+        name = os.path.basename(self.request.argv[0])
+        inner = tuple(p.inner_sandbox for p in self.chain if p.inner_sandbox is not None and p.is_for(name))
         return {"caches": tuple(caches.values()), "config": tuple(config.values()),
                 "state": tuple(state.values()), "inner_sandbox": inner}
 

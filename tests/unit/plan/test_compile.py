@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,43 +16,12 @@ from stockade.decision import Decision
 from stockade.errors import Refused
 from stockade.frozen import replace
 from stockade.host import facts
-from stockade.plan.compile import Compiled, compile_plan
+from stockade.plan.compile import compile_plan
 from stockade.plan.own import PACKAGE
 from stockade.rules.request import build_request
 from stockade.rules.resolve import resolve
 from stockade.rules.tiers import Tier
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A home with secrets and a work tree, under a state home of its own."""
-    home = tmp_path / "home"
-    (home / "work").mkdir(parents=True)
-    (home / ".ssh").mkdir()
-    (home / ".ssh" / "id_ed25519").write_text("key")
-    (home / ".ssh" / "config").write_text("Host x\n")
-    (home / ".aws").mkdir()
-    (home / ".aws" / "credentials").write_text("secret")
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("STOCKADE_HOME", str(tmp_path / "state"))
-    for name in ("SSH_AUTH_SOCK", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    yield home
-
-
-def compiled(cwd: Path, *, as_user: bool = True, **options: Any) -> Compiled:
-    options = {"tier": "strict", "caller": "repository", "cwd": cwd, **options}
-    resolved = resolve(build_request(options.pop("args", ["/bin/true"]), **options))
-    host = facts.gather(6, sys.executable)
-    if as_user:
-        host = replace(host, has_sys_admin=False)
-    decision = Decision(kind="wrap", row="D2", tier=resolved.tier, requested_tier=str(resolved.tier), active_tier=None,
-                        tier_known=True, effective_tier=str(resolved.tier), env_tier=resolved.tier)
-    return compile_plan(resolved, host, decision)
-
-
-def rows(result: Compiled, kind: str | None = None) -> dict[str, dict[str, Any]]:
-    return {row["target"]: row for row in result.plan["mounts"] if kind is None or row["kind"] == kind}
+from unit.compiling import compiled, rows
 
 
 @pytest.mark.parametrize("tier", ["standard", "guarded", "strict"])
@@ -201,3 +169,37 @@ def test_a_root_caller_is_an_id_that_owns_nothing(place: Path) -> None:
     assert rows(result)["@ws"]["idmap"] is True
     assert rows(result)["/usr"]["idmap"] is False
     assert result.plan["seccomp"] == {"filter": "default-root"}
+
+
+def test_only_what_others_could_open_of_proc_is_covered(place: Path) -> None:
+    covers = rows(compiled(place / "work"), "proc")["/proc"]["covers"]
+    assert covers[:8] == ["sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "pressure"]
+    for name in covers[8:]:
+        mode = os.stat(f"/proc/{name}").st_mode
+        assert mode & (stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IWOTH)
+    assert "kcore" not in covers
+
+
+def test_message_queues_of_the_box_may_be_made(place: Path) -> None:
+    rules = compiled(place / "work").plan["landlock"]["rules"]
+    assert {"path": "/dev/mqueue", "access": "write"} in rules
+
+
+CLAUDE = {"profile": ["claude"], "tier": "guarded", "caller": "agent"}
+
+
+def test_switches_of_an_inner_sandbox_are_for_the_tool_of_the_profile_alone(place: Path) -> None:
+    (place / ".claude").mkdir()
+    shell = compiled(place / "work", args=["sh", "-c", "true"], **CLAUDE)
+    assert shell.argv == ("sh", "-c", "true")
+    assert not any("inner sandbox" in note for note in shell.notes)
+    tool = compiled(place / "work", args=["/opt/bin/claude", "-p", "hi"], **CLAUDE)
+    assert tool.argv[:2] == ("/opt/bin/claude", "--settings") and tool.argv[3:] == ("-p", "hi")
+    assert any("inner sandbox off" in note for note in tool.notes)
+
+
+def test_a_switch_of_the_callers_own_stands_and_that_is_said(place: Path) -> None:
+    (place / ".claude").mkdir()
+    tool = compiled(place / "work", args=["claude", "--settings", "mine.json"], **CLAUDE)
+    assert tool.argv == ("claude", "--settings", "mine.json")
+    assert any("caller's own" in note for note in tool.notes)

@@ -1,0 +1,66 @@
+"""The probe: what is a fact about the host, and what only stood in the way of one request."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from stockade import paths
+from stockade.errors import Refused
+from stockade.frozen import replace
+from stockade.host import facts, probe
+from stockade.rules.promises import PROMISE_IDS
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> paths.StateHome:
+    return paths.state_home({**os.environ, "STOCKADE_HOME": str(tmp_path / "state")})
+
+
+@pytest.fixture
+def host() -> facts.HostFacts:
+    return replace(facts.gather(6, sys.executable), uid=1000)
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, **codes: str) -> None:
+    """Let the box of a tier be refused with a code; the others keep every promise."""
+    def kept(host: facts.HostFacts, tier: str, net: str) -> set[str]:
+        if tier in codes:
+            raise Refused(codes[tier], f"box at {tier}")
+        return set(PROMISE_IDS)
+    monkeypatch.setattr(probe, "_kept", kept)
+
+
+def test_a_path_in_the_way_of_one_probe_is_no_verdict_about_the_host(
+        monkeypatch: pytest.MonkeyPatch, host: facts.HostFacts, state: paths.StateHome) -> None:
+    answers(monkeypatch, guarded="mount_point_missing")
+    verdict = probe.probe(host, state)
+    assert verdict.code == "" and verdict.keeps == frozenset(PROMISE_IDS)
+    assert not verdict.settled
+
+
+def test_a_path_in_the_way_of_all_is_the_answer_itself(
+        monkeypatch: pytest.MonkeyPatch, host: facts.HostFacts, state: paths.StateHome) -> None:
+    answers(monkeypatch, guarded="source_denied", strict="source_denied")
+    with pytest.raises(Refused) as caught:
+        probe.probe(host, state)
+    assert caught.value.code == "source_denied"
+
+
+def test_what_the_kernel_refuses_is_a_verdict(
+        monkeypatch: pytest.MonkeyPatch, host: facts.HostFacts, state: paths.StateHome) -> None:
+    answers(monkeypatch, guarded="overlay_denied")
+    verdict = probe.probe(host, state)
+    assert (verdict.code, verdict.keeps, verdict.settled) == ("overlay_denied", frozenset(), True)
+
+
+def test_only_a_settled_answer_is_kept(monkeypatch: pytest.MonkeyPatch, state: paths.StateHome) -> None:
+    answers(monkeypatch, guarded="mount_point_missing")
+    assert not probe.host_facts(state, fresh=True).backends[0].settled
+    assert not (state.path / "host-probe.json").exists()
+    answers(monkeypatch)
+    assert probe.host_facts(state).backends[0].settled
+    assert (state.path / "host-probe.json").exists()

@@ -1,0 +1,102 @@
+"""Grants and hidden names: a grant shows what it names, and says so in the promises."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from stockade.errors import Refused
+from unit.compiling import compiled, promise, rows
+
+
+@pytest.fixture
+def home(place: Path) -> Path:
+    (place / ".aws" / "config").write_text("region")
+    (place / ".aws" / "cli").mkdir()
+    return place
+
+
+def test_a_grant_of_one_file_shows_that_file_and_not_the_store_around_it(home: Path) -> None:
+    result = compiled(home / "work", tier="guarded", read=[home / ".aws" / "credentials"], accept=["fs.credentials"])
+    table = rows(result)
+    assert table[f"{home}/.aws"]["kind"] == "tmpfs"
+    assert {target for target in table if target.startswith(f"{home}/.aws/")} == {f"{home}/.aws/credentials"}
+    assert ".aws" in table[str(home)]["dirs"] and ".aws" not in table[str(home)]["hide"]
+
+
+def test_a_grant_in_a_directory_that_keeps_some_names_is_added_to_them(home: Path) -> None:
+    result = compiled(home / "work", tier="guarded", read=[home / ".ssh" / "id_ed25519"], accept=["fs.credentials"])
+    assert {target for target in rows(result) if target.startswith(f"{home}/.ssh/")} == \
+        {f"{home}/.ssh/config", f"{home}/.ssh/id_ed25519"}
+
+
+def test_a_write_grant_in_a_store_is_a_mount_of_its_own(home: Path) -> None:
+    result = compiled(home / "work", tier="guarded", write=[home / "work", home / ".aws" / "cli"],
+                      accept=["fs.credentials"])
+    assert "ro" not in rows(result)[f"{home}/.aws/cli"]["attrs"]
+    assert f"{home}/.aws/config" not in rows(result)
+
+
+@pytest.mark.parametrize("kind", ["read", "write"])
+@pytest.mark.parametrize("name", [".aws", ".aws/credentials", ".config/gh/hosts.yml"])
+def test_every_grant_that_opens_a_store_waives_the_promise_of_it(home: Path, kind: str, name: str) -> None:
+    (home / ".config" / "gh").mkdir(parents=True)
+    (home / ".config" / "gh" / "hosts.yml").write_text("token")
+    grants = {"read": [], "write": [home / "work"]}
+    grants[kind] = [*grants[kind], home / name]
+    with pytest.raises(Refused) as caught:
+        compiled(home / "work", tier="guarded", **grants)
+    assert (caught.value.code, caught.value.missing) == ("grant_voids_tier", ("fs.credentials",))
+    result = compiled(home / "work", tier="guarded", **grants, accept=["fs.credentials"])
+    assert promise(result, "fs.credentials") == "waived"
+
+
+def test_a_grant_of_a_name_that_is_visible_anyway_waives_nothing(home: Path) -> None:
+    result = compiled(home / "work", tier="guarded", read=[home / ".ssh" / "config", home / "other"][:1])
+    assert promise(result, "fs.credentials") is None
+
+
+def test_a_store_behind_a_link_is_the_same_store(home: Path) -> None:
+    (home / "dotfiles").mkdir()
+    os.rename(home / ".ssh", home / "dotfiles" / "ssh")
+    (home / ".ssh").symlink_to("dotfiles/ssh")
+    plain = rows(compiled(home / "work", tier="guarded"))
+    for spelled in (f"{home}/.ssh", f"{home}/dotfiles/ssh"):
+        assert plain[spelled]["kind"] == "tmpfs"
+        assert plain[f"{spelled}/config"]["source"] == f"{home}/dotfiles/ssh/config"
+        assert f"{spelled}/id_ed25519" not in plain
+    key = home / ".ssh" / "id_ed25519"
+    with pytest.raises(Refused):
+        compiled(home / "work", tier="guarded", read=[key])
+    opened = rows(compiled(home / "work", tier="guarded", read=[key], accept=["fs.credentials"]))
+    assert {f"{home}/.ssh/id_ed25519", f"{home}/dotfiles/ssh/id_ed25519"} <= set(opened)
+
+
+def test_a_hidden_name_inside_a_shown_one_stays_away(home: Path) -> None:
+    (home / ".aws" / "cli" / "cache").mkdir()
+    result = compiled(home / "work", tier="guarded", read=[home / ".aws" / "cli"], hide=[home / ".aws" / "cli" / "cache"],
+                      accept=["fs.credentials"])
+    row = rows(result)[f"{home}/.aws/cli"]
+    assert (row["kind"], row["hide"]) == ("overlay", ["cache"])
+
+
+def test_inside_a_write_root_everything_of_a_store_but_the_grant_is_masked(home: Path) -> None:
+    gcloud = home / ".config" / "gcloud"
+    gcloud.mkdir(parents=True)
+    for name in ("access_tokens.db", "active_config"):
+        (gcloud / name).write_text("x")
+    table = rows(compiled(home / "work", tier="guarded", accept=["fs.credentials", "fs.persistence"],
+                          write=[home / "work", home / ".config"], read=[gcloud / "active_config"]))
+    assert table[f"{gcloud}/access_tokens.db"]["source"] == "/dev/null"
+    assert f"{gcloud}/active_config" not in table and str(gcloud) not in table
+
+
+@pytest.mark.parametrize("tier", ["standard", "guarded", "strict"])
+def test_no_grant_reaches_into_the_state_home(home: Path, tier: str) -> None:
+    keys = Path(os.environ["STOCKADE_HOME"]) / "keys"
+    keys.mkdir(parents=True)
+    with pytest.raises(Refused) as caught:
+        compiled(home / "work", tier=tier, read=[keys])
+    assert caught.value.code == "own_state"
