@@ -1,8 +1,9 @@
 //! Promises: from facts that were applied to states and the effective tier.
 //!
 //! Owns the evaluation. The plan lists the promises and the facts that keep
-//! each; the launcher adds a fact only after the step has succeeded, so the
-//! effective tier is computed from what was done, never copied from the request.
+//! each. Facts follow from the plan (`facts.rs`), because a step that fails
+//! refuses the launch: a record with them is written only when every step has
+//! succeeded, so the effective tier is computed from what was done.
 //! Fails closed: an unknown fact, tier or state is an error, a tier for which no
 //! promise is listed is not reached. Next: report.rs.
 
@@ -87,7 +88,7 @@ impl FactSet {
         Self { namespaces, facts: BTreeSet::new() }
     }
 
-    /// Records a fact after the step that makes it true has succeeded.
+    /// Records a fact whose step is carried out or refuses the launch.
     pub fn add(&mut self, fact: &'static str) {
         debug_assert!(FACTS.contains(&fact), "unknown fact {fact}");
         self.facts.insert(fact);

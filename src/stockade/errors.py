@@ -80,7 +80,7 @@ CODES: dict[str, Code] = {
                              "start the outer box at the higher tier"),
     "grant_unreachable": Code("the surrounding box does not have what the request needs",
                               "grant it to the outer box"),
-    "policy_denied": Code("policy forbids a part of the request", "stockade policy show names the file"),
+    "policy_denied": Code("policy forbids a part of the request", "the message names the policy file"),
     # files
     "policy_invalid": Code("a policy file is invalid, unreadable or not owned by root",
                            "repair the file; until then every request is refused"),
