@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::{Attr, Kind, Plan, Row};
+use crate::plan::{Attr, Guard, Kind, Plan, Row};
 use crate::report::Refusal;
 use crate::sockets;
 
@@ -20,6 +20,15 @@ use crate::sockets;
 pub struct Covers {
     pub dirs: Vec<String>,
     pub files: Vec<String>,
+    /// Sockets inside write roots, where nothing else may be hidden: each gets an
+    /// inert file that is watched like a guard, since its server may bind anew.
+    pub watched: Vec<String>,
+}
+
+impl Covers {
+    pub fn guards(&self) -> Vec<Guard> {
+        self.watched.iter().map(|path| Guard { path: path.clone(), read_only: true, cover: true }).collect()
+    }
 }
 
 /// The sockets that are reachable by the plan as it stands.
@@ -38,28 +47,45 @@ pub fn find(plan: &Plan, cwd: &str) -> Result<Covers, Refusal> {
         .chain([cwd])
         .map(PathBuf::from)
         .collect();
-    let cover = sockets::dirs_to_cover(&paths, |path| visible(plan, path), &needed);
-    let mut dirs: Vec<String> = cover.dirs.iter().filter_map(|dir| nameable(dir)).map(str::to_string).collect();
+    let cover = sockets::dirs_to_cover(&paths, |path| shown(plan, path) == Shown::ReadOnly, &needed);
+    let watched = paths.iter().filter(|path| shown(plan, path) == Shown::Writable && sockets::is_socket(path));
+    let mut dirs = cover.dirs.iter().map(|dir| nameable(dir)).collect::<Result<Vec<_>, _>>()?;
     dirs.dedup();
-    let files = cover.files.iter().map(|file| file.to_str().map(str::to_string).ok_or_else(|| unnameable(file)));
-    Ok(Covers { dirs, files: files.collect::<Result<_, Refusal>>()? })
+    let files = cover.files.iter().map(|file| text(file)).collect::<Result<_, _>>()?;
+    Ok(Covers { dirs, files, watched: watched.map(|path| text(path)).collect::<Result<_, _>>()? })
 }
 
-/// The row that shows a path in the box decides: only a read-only bind that is
-/// not itself the granted socket shows the host's sockets by accident.
-fn visible(plan: &Plan, path: &Path) -> bool {
-    let shows = |row: &&Row| !matches!(row, Row::Seal { .. } | Row::Dir { .. }) && path.starts_with(row.target());
-    match plan.mounts.iter().rev().find(shows) {
-        Some(Row::Bind { attrs, kind, .. }) => attrs.contains(&Attr::Ro) && *kind != Kind::Socket,
-        _ => false,
+#[derive(PartialEq)]
+enum Shown {
+    ReadOnly,
+    Writable,
+    /// Private, an overlay (which shows no socket), or granted as a socket.
+    No,
+}
+
+/// The last row above a path decides how the box sees it.
+fn shown(plan: &Plan, path: &Path) -> Shown {
+    let covers = |row: &&Row| !matches!(row, Row::Seal { .. } | Row::Dir { .. }) && path.starts_with(row.target());
+    match plan.mounts.iter().rev().find(covers) {
+        Some(Row::Bind { kind: Kind::Socket, .. }) => Shown::No,
+        Some(Row::Bind { attrs, .. }) if attrs.contains(&Attr::Ro) => Shown::ReadOnly,
+        Some(Row::Bind { .. }) => Shown::Writable,
+        _ => Shown::No,
     }
 }
 
-/// A directory whose name is no text is covered with its parent.
-fn nameable(dir: &Path) -> Option<&str> {
-    dir.ancestors().find_map(Path::to_str).filter(|dir| *dir != "/")
+/// A directory whose name is no text is covered with its parent; below `/` alone that cannot be.
+fn nameable(dir: &Path) -> Result<String, Refusal> {
+    match dir.ancestors().find_map(Path::to_str) {
+        Some("/") | None => Err(unnameable(dir)),
+        Some(name) => Ok(name.to_string()),
+    }
 }
 
-fn unnameable(file: &Path) -> Refusal {
-    Refusal::new("mount_denied", format!("cover of {}", file.display())).detail("the name is no UTF-8")
+fn text(path: &Path) -> Result<String, Refusal> {
+    path.to_str().map(str::to_string).ok_or_else(|| unnameable(path))
+}
+
+fn unnameable(path: &Path) -> Refusal {
+    Refusal::new("mount_denied", format!("cover of {}", path.display())).detail("the name is no UTF-8")
 }

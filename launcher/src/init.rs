@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use crate::control::{self, Event, Order};
 use crate::cover::Covers;
-use crate::plan::{Ids, Net, Plan};
+use crate::plan::{Guard, Ids, Net, Plan};
 use crate::report::Refusal;
 use crate::steps::guards::{self, Placed};
 use crate::steps::mounts::{self, Prepared};
@@ -114,9 +114,9 @@ fn build(launch: &mut Launch) -> Result<Vec<Placed>, Refusal> {
     // SAFETY: umask has no failure; mount points get the modes that the plan says.
     unsafe { libc::umask(0) };
     let root = mounts::build(plan, launch.prepared.take())?;
-    cover_sockets(control, &root)?;
+    let watched = cover_sockets(control, &root)?;
     let listener = record::place(&root, launch.box_json)?;
-    let guards = guards::place_all(root.fd.as_raw_fd(), &plan.guards)?;
+    let guards = guards::place_all(root.fd.as_raw_fd(), &[plan.guards.clone(), watched].concat())?;
     root.seal_all(plan)?;
     root.enter()?;
     net.map(userns::NetThread::join).transpose()?;
@@ -127,12 +127,14 @@ fn build(launch: &mut Launch) -> Result<Vec<Placed>, Refusal> {
     Ok(guards)
 }
 
-fn cover_sockets(control: RawFd, root: &mounts::Root) -> Result<(), Refusal> {
+/// Returns the covers that are to be watched.
+fn cover_sockets(control: RawFd, root: &mounts::Root) -> Result<Vec<Guard>, Refusal> {
     let Ok(Some(Order::Cover(text))) = control::receive_order(control, true) else { return Err(gone()) };
     let invalid = |e: serde_json::Error| Refusal::new("mount_denied", "covers").detail(e.to_string());
     let covers: Covers = serde_json::from_str(&text).map_err(invalid)?;
     covers.dirs.iter().try_for_each(|dir| overlay::cover(root, dir))?;
-    covers.files.iter().try_for_each(|file| overlay::cover_file(root, file))
+    covers.files.iter().try_for_each(|file| overlay::cover_file(root, file))?;
+    Ok(covers.guards())
 }
 
 /// Its own group: else kill(0, …) from inside reaches the caller's pipeline.

@@ -1,8 +1,8 @@
 //! The box socket: what processes inside tell the record.
 //!
 //! Owns bounded, never blocking reading: at most 64 connections, 8 KB a message,
-//! a budget of messages per second for each; a connection over its rate is
-//! closed. P0 stamps run id and `origin: inside`, so nothing inside can write a
+//! one budget of messages and bytes for the box; a connection that goes over it
+//! is closed and counted. P0 stamps run id and `origin: inside`, so nothing inside can write a
 //! record that looks as if it came from outside.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -10,21 +10,49 @@ use std::time::{Duration, Instant};
 
 const CONNECTIONS_MAX: usize = 64;
 const MESSAGE_MAX_BYTES: usize = 8 << 10;
+/// For the whole box: connections are free, so a budget of their own would be none.
 const RATE_PER_SECOND: u32 = 100;
+const BYTES_PER_SECOND: usize = 64 << 10;
+/// For the whole life of the box: what a log can be made to hold from inside.
+const BYTES_MAX: usize = 16 << 20;
 /// Per wake-up, so that one talker cannot hold the supervisor.
 const BATCH: usize = 16;
 
-struct Connection {
-    fd: OwnedFd,
+/// What the box has sent in the current second, and ever.
+struct Budget {
     since: Instant,
     count: u32,
+    bytes: usize,
+    total: usize,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Budget { since: Instant::now(), count: 0, bytes: 0, total: 0 }
+    }
+}
+
+impl Budget {
+    /// False when a message of this size is too much.
+    fn spend(&mut self, size: usize) -> bool {
+        if self.since.elapsed() > Duration::from_secs(1) {
+            (self.since, self.count, self.bytes) = (Instant::now(), 0, 0);
+        }
+        self.count += 1;
+        self.bytes += size;
+        self.total += size;
+        self.count <= RATE_PER_SECOND && self.bytes <= BYTES_PER_SECOND && self.total <= BYTES_MAX
+    }
 }
 
 #[derive(Default)]
 pub struct Inside {
     listener: Option<OwnedFd>,
-    connections: Vec<Connection>,
+    connections: Vec<OwnedFd>,
+    budget: Budget,
     pub received: u64,
+    /// Connections that were closed for saying too much.
+    pub closed: u64,
 }
 
 impl Inside {
@@ -36,20 +64,26 @@ impl Inside {
     pub fn descriptors(&self) -> impl Iterator<Item = RawFd> + '_ {
         // A full house waits in the backlog; not polling the listener keeps us from spinning.
         let listener = self.listener.as_ref().filter(|_| self.connections.len() < CONNECTIONS_MAX);
-        listener.map(|l| l.as_raw_fd()).into_iter().chain(self.connections.iter().map(|c| c.fd.as_raw_fd()))
+        listener.map(|l| l.as_raw_fd()).into_iter().chain(self.connections.iter().map(|fd| fd.as_raw_fd()))
     }
 
     /// Takes what is there; each message goes to `record`.
     pub fn serve(&mut self, mut record: impl FnMut(&[u8])) {
         self.accept();
-        let mut received = 0;
-        self.connections.retain_mut(|connection| {
-            connection.read(&mut |message| {
-                received += 1;
+        let Inside { connections, budget, received, closed, .. } = self;
+        connections.retain(|fd| {
+            match read(fd, budget, &mut |message| {
+                *received += 1;
                 record(message);
-            })
+            }) {
+                End::Open => true,
+                End::Closed => false,
+                End::TooMuch => {
+                    *closed += 1;
+                    false
+                }
+            }
         });
-        self.received += received;
     }
 
     fn accept(&mut self) {
@@ -62,39 +96,47 @@ impl Inside {
                 return;
             }
             // SAFETY: the kernel just gave us this descriptor.
-            let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-            self.connections.push(Connection { fd, since: Instant::now(), count: 0 });
+            self.connections.push(unsafe { OwnedFd::from_raw_fd(fd) });
         }
     }
 }
 
-impl Connection {
-    /// False when the connection is to be closed.
-    fn read(&mut self, record: &mut impl FnMut(&[u8])) -> bool {
-        let mut buffer = [0u8; MESSAGE_MAX_BYTES];
-        for _ in 0..BATCH {
-            // SAFETY: the buffer lives through the call. MSG_TRUNC gives the true length.
-            let size = unsafe {
-                let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
-                libc::recv(self.fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), flags)
-            };
-            if size < 0 {
-                return std::io::Error::last_os_error().kind() == std::io::ErrorKind::WouldBlock;
-            }
-            let size = size as usize;
-            if size == 0 || size > MESSAGE_MAX_BYTES || !self.within_rate() {
-                return false;
-            }
-            record(&buffer[..size]);
-        }
-        true
-    }
+enum End {
+    Open,
+    Closed,
+    TooMuch,
+}
 
-    fn within_rate(&mut self) -> bool {
-        if self.since.elapsed() > Duration::from_secs(1) {
-            (self.since, self.count) = (Instant::now(), 0);
+fn read(fd: &OwnedFd, budget: &mut Budget, record: &mut impl FnMut(&[u8])) -> End {
+    let mut buffer = [0u8; MESSAGE_MAX_BYTES];
+    for _ in 0..BATCH {
+        // SAFETY: the buffer lives through the call. MSG_TRUNC gives the true length.
+        let size = unsafe {
+            let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+            libc::recv(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), flags)
+        };
+        match usize::try_from(size) {
+            Err(_) if std::io::Error::last_os_error().kind() == std::io::ErrorKind::WouldBlock => return End::Open,
+            Err(_) | Ok(0) => return End::Closed,
+            Ok(size) if size > MESSAGE_MAX_BYTES || !budget.spend(size) => return End::TooMuch,
+            Ok(size) => record(&buffer[..size]),
         }
-        self.count += 1;
-        self.count <= RATE_PER_SECOND
+    }
+    End::Open
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_and_a_life_have_a_budget_however_many_connections() {
+        let mut budget = Budget::default();
+        assert!((0..RATE_PER_SECOND).all(|_| budget.spend(1)));
+        assert!(!budget.spend(1));
+        let mut budget = Budget::default();
+        assert!(budget.spend(BYTES_PER_SECOND) && !budget.spend(1));
+        let mut budget = Budget { total: BYTES_MAX, ..Budget::default() };
+        assert!(!budget.spend(1));
     }
 }

@@ -83,7 +83,7 @@ impl Session {
             caller: args.caller_pidfd,
             deadline: None,
             entrance: None,
-            guards: &self.loaded.plan.guards,
+            guards: self.loaded.plan.guards.clone(),
             guard_lost: self.loaded.plan.guard_lost,
             inside: Inside::default(),
             command: 0,
@@ -144,8 +144,9 @@ impl Session {
         let covers = cover::find(plan, &self.cwd)?;
         let text =
             serde_json::to_string(&covers).map_err(|e| Refusal::new("mount_denied", "covers").detail(e.to_string()))?;
+        box_.guards.extend(covers.guards());
         order(box_, &control::Order::Cover(text))?;
-        if !plan.guards.is_empty() {
+        if !box_.guards.is_empty() {
             match Entrance::open(box_.init) {
                 Ok(way) => box_.entrance = Some(way),
                 Err(e) => return Err(why_gone(box_, Refusal::new("guard_denied", "entrance").io(&e))),

@@ -99,6 +99,9 @@ pub enum GuardLost {
 pub struct Guard {
     pub path: String,
     pub read_only: bool,
+    /// Not of a plan: a socket of the host that is covered by an inert file.
+    #[serde(skip)]
+    pub cover: bool,
 }
 
 #[derive(Debug, Deserialize, Clone, Copy, PartialEq)]
@@ -333,6 +336,9 @@ pub fn from_store(dir: &str, digest: &str, binds: &BTreeMap<String, String>) -> 
     }
     let path = format!("{dir}/{digest}.json");
     let file = open_nofollow(&path).map_err(|e| Refusal::new("plan_missing", &path).io(&e))?;
+    // Its time says when it was last used: unpinned plans are collected by age. Not worth a refusal.
+    // SAFETY: the descriptor is ours; null means now.
+    unsafe { libc::futimens(file.as_raw_fd(), std::ptr::null()) };
     let meta = file.metadata().map_err(|e| Refusal::new("plan_missing", &path).io(&e))?;
     // SAFETY: geteuid has no failure and no memory effect.
     let euid = unsafe { libc::geteuid() };

@@ -90,6 +90,9 @@ impl Session {
         let compared = before.compare();
         let mut degraded = std::mem::take(&mut box_.degraded);
         degraded.extend(compared.degraded);
+        if box_.inside.closed > 0 {
+            degraded.push(format!("inside: {} connections closed for saying too much", box_.inside.closed));
+        }
         let persistence = clip(compared.changes, "persistence", &mut degraded);
         box_.lost.dedup();
         let guard_lost = clip(box_.lost.clone(), "guard_lost", &mut degraded);
@@ -110,8 +113,8 @@ impl Session {
             max_rss_bytes,
             persistence,
             guard_lost,
-            discarded: 0,
-            net_denied: vec![],
+            discarded: None,
+            net_denied: None,
             inside: box_.inside.received,
             degraded,
         };

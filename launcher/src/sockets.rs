@@ -82,7 +82,7 @@ fn name_of(line: &[u8]) -> Option<&[u8]> {
 }
 
 /// True if the path is a socket now.
-fn is_socket(path: &Path) -> bool {
+pub fn is_socket(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
 }
 

@@ -20,7 +20,7 @@ use crate::terminal::Terminal;
 pub const KILL_BOX: i32 = 63;
 
 /// What P0 holds while the box lives.
-pub struct Supervisor<'a> {
+pub struct Supervisor {
     pub init: libc::pid_t,
     pub control: OwnedFd,
     /// P1's and P2's refusal pipe; None once the command has started.
@@ -30,7 +30,7 @@ pub struct Supervisor<'a> {
     pub caller: Option<RawFd>,
     pub deadline: Option<Instant>,
     pub entrance: Option<Entrance>,
-    pub guards: &'a [Guard],
+    pub guards: Vec<Guard>,
     pub guard_lost: GuardLost,
     pub inside: Inside,
     pub command: libc::pid_t,
@@ -55,7 +55,7 @@ pub enum Step {
     Over,
 }
 
-impl Supervisor<'_> {
+impl Supervisor {
     /// Waits until there is something to tell.
     pub fn next(&mut self) -> Step {
         loop {
@@ -176,7 +176,7 @@ impl Supervisor<'_> {
 
     /// At strict the box ends; else the guard is put back from outside. Both are recorded.
     fn guard_lost(&mut self, index: u32) {
-        let Some(guard) = self.guards.get(index as usize) else { return self.end(Outcome::GuardLost) };
+        let Some(guard) = self.guards.get(index as usize).cloned() else { return self.end(Outcome::GuardLost) };
         if self.guard_lost == GuardLost::End {
             self.lost.push(guard.path.clone());
             return self.end(Outcome::GuardLost);
@@ -184,7 +184,7 @@ impl Supervisor<'_> {
         if !self.lost.contains(&guard.path) {
             self.lost.push(guard.path.clone());
         }
-        let order = match self.entrance.as_ref().map(|way| way.restore(guard)) {
+        let order = match self.entrance.as_ref().map(|way| way.restore(&guard)) {
             Some(Restored::Placed) => Order::Restored(index),
             // Removed by the host: it is guarded again as soon as it is back.
             Some(Restored::Gone) => Order::Gone(index),

@@ -101,8 +101,8 @@ impl Watch {
                     // SAFETY: no pointers; the command is our unreaped child, or gone (ESRCH).
                     unsafe { libc::kill(to, number) };
                 }
-                Ok(Some(Order::Restored(index))) => self.restored(index as usize),
-                Ok(Some(Order::Gone(index))) => self.absent.push(index as usize),
+                Ok(Some(Order::Restored(index))) => self.restored(index),
+                Ok(Some(Order::Gone(index))) => self.absent.extend(self.position(index)),
                 Ok(Some(_)) => {}
                 Ok(None) => return false,
                 Err(e) => return e.kind() == std::io::ErrorKind::WouldBlock,
@@ -110,27 +110,35 @@ impl Watch {
         }
     }
 
-    fn restored(&mut self, index: usize) {
-        self.lost.retain(|lost| *lost != index);
-        if self.guards.get_mut(index).is_some_and(|guard| guard.renew().is_err()) {
-            self.lost.push(index);
-            self.tell(&Event::GuardLost(index as u32));
+    /// P0 names guards by their place in its list, in which some may not exist.
+    fn position(&self, index: u32) -> Option<usize> {
+        self.guards.iter().position(|placed| placed.index == index)
+    }
+
+    fn restored(&mut self, index: u32) {
+        let Some(at) = self.position(index) else { return };
+        self.lost.retain(|lost| *lost != at);
+        if self.guards[at].renew().is_err() {
+            self.lose(at);
         }
     }
 
+    fn lose(&mut self, at: usize) {
+        self.lost.push(at);
+        self.tell(&Event::GuardLost(self.guards[at].index));
+    }
+
     fn look_for_absent(&mut self) {
-        let (back, absent) =
-            std::mem::take(&mut self.absent).into_iter().partition(|index| self.guards[*index].exists());
+        let looked = std::mem::take(&mut self.absent);
+        let (back, absent): (Vec<usize>, Vec<usize>) = looked.into_iter().partition(|at| self.guards[*at].exists());
         self.absent = absent;
-        let back: Vec<usize> = back;
-        back.into_iter().for_each(|index| self.tell(&Event::GuardLost(index as u32)));
+        back.into_iter().for_each(|at| self.tell(&Event::GuardLost(self.guards[at].index)));
     }
 
     fn check_guards(&mut self) {
-        for index in 0..self.guards.len() {
-            if !self.lost.contains(&index) && !self.guards[index].holds() {
-                self.lost.push(index);
-                self.tell(&Event::GuardLost(index as u32));
+        for at in 0..self.guards.len() {
+            if !self.lost.contains(&at) && !self.guards[at].holds() {
+                self.lose(at);
             }
         }
     }

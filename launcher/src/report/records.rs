@@ -74,8 +74,10 @@ pub struct End {
     pub max_rss_bytes: u64,
     pub persistence: Vec<Change>,
     pub guard_lost: Vec<String>,
-    pub discarded: u64,
-    pub net_denied: Vec<String>,
+    /// Not counted by this version.
+    pub discarded: Option<u64>,
+    /// Not recorded by this version.
+    pub net_denied: Option<Vec<String>>,
     pub inside: u64,
     pub degraded: Vec<String>,
 }
@@ -191,8 +193,8 @@ mod tests {
             max_rss_bytes: 0,
             persistence: Vec::new(),
             guard_lost: Vec::new(),
-            discarded: 0,
-            net_denied: Vec::new(),
+            discarded: None,
+            net_denied: None,
             inside: 0,
             degraded: Vec::new(),
         }

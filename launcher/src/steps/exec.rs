@@ -51,6 +51,11 @@ pub fn check_executable(candidates: &[CString], expected: Option<&str>) -> Resul
     }
 }
 
+fn exists(path: &CStr) -> bool {
+    // SAFETY: path lives through the call; F_OK asks for existence only.
+    unsafe { libc::access(path.as_ptr(), libc::F_OK) == 0 }
+}
+
 /// Device and inode of an executable regular file.
 fn identity(path: &CStr) -> Option<(u64, u64)> {
     // SAFETY: path and st live through the calls; st is plain data.
@@ -73,8 +78,10 @@ pub fn exec(candidates: &[CString], argv: &[CString], env: &[CString]) -> Refusa
         unsafe { libc::execve(path.as_ptr(), args.as_ptr(), vars.as_ptr()) };
         match io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) {
             libc::ENOENT | libc::ENOTDIR => {}
-            // As execvp: remember the refusal, look further along PATH.
-            libc::EACCES => worst = libc::EACCES,
+            // A file that may not be run: remember it, look further along PATH. A
+            // directory that may not be searched is, as to a shell, no place to look.
+            libc::EACCES if exists(path) => worst = libc::EACCES,
+            libc::EACCES => {}
             other => {
                 worst = other;
                 break;
@@ -82,8 +89,8 @@ pub fn exec(candidates: &[CString], argv: &[CString], env: &[CString]) -> Refusa
         }
     }
     let name = argv.first().map(|a| a.to_string_lossy().into_owned()).unwrap_or_default();
-    let exists = candidates.iter().any(|path| identity(path).is_some());
-    let code = if worst == libc::ENOENT && !exists { "not_found" } else { "exec_failed" };
+    let startable = candidates.iter().any(|path| identity(path).is_some());
+    let code = if worst == libc::ENOENT && !startable { "not_found" } else { "exec_failed" };
     Refusal::new(code, name).errno(worst)
 }
 

@@ -17,15 +17,17 @@ use crate::sys;
 /// A guard that was placed, and the mount that must be found there.
 pub struct Placed {
     pub guard: Guard,
+    /// Its place in P0's list.
+    pub index: u32,
     mount_id: u64,
 }
 
 /// Places every guard that exists, parents first. `root` is the new root's descriptor.
 pub fn place_all(root: RawFd, guards: &[Guard]) -> Result<Vec<Placed>, Refusal> {
     let mut placed = Vec::with_capacity(guards.len());
-    for guard in guards {
+    for (index, guard) in guards.iter().enumerate() {
         match place(root, guard) {
-            Ok(mount_id) => placed.push(Placed { guard: guard.clone(), mount_id }),
+            Ok(mount_id) => placed.push(Placed { guard: guard.clone(), index: index as u32, mount_id }),
             // A point that does not exist at start is not promised; it is reported when it appears.
             Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => {}
             Err(e) => return Err(Refusal::new("guard_denied", guard.path.as_str()).io(&e)),
@@ -34,10 +36,13 @@ pub fn place_all(root: RawFd, guards: &[Guard]) -> Result<Vec<Placed>, Refusal> 
     Ok(placed)
 }
 
-/// Binds one guard on itself and returns the id of the mount.
+/// Binds one guard on itself (or an inert file on a socket) and returns the id of the mount.
 pub fn place(root: RawFd, guard: &Guard) -> io::Result<u64> {
     let point = open(root, &guard.path)?;
-    let tree = sys::clone_tree(point.as_raw_fd(), true)?;
+    let tree = match guard.cover {
+        true => sys::clone_tree(open(root, "/dev/null")?.as_raw_fd(), false)?,
+        false => sys::clone_tree(point.as_raw_fd(), true)?,
+    };
     if guard.read_only {
         sys::set_attrs(tree.as_raw_fd(), sys::MOUNT_ATTR_RDONLY, true, None)?;
     }

@@ -44,11 +44,27 @@ pub fn notes(limits: &Limits) -> Vec<LimitApplied> {
     let mut add = |name, value: Option<u64>, mechanism, exact| {
         notes.extend(value.map(|value| LimitApplied { name, value, mechanism, exact }));
     };
-    add("processes", limits.processes, "RLIMIT_NPROC in the box's user namespace", true);
-    add("files", limits.files, "RLIMIT_NOFILE per process", true);
-    add("cpu_time_s", limits.cpu_time_s, "RLIMIT_CPU per process", false);
-    add("memory_bytes", limits.memory_bytes, "RLIMIT_DATA per process and sampling of the tree every 100 ms", false);
-    add("address_space_bytes", limits.address_space_bytes, "RLIMIT_AS per process", true);
+    // The caller's own hard limit, where it is lower, is what is in force.
+    let below = |resource, value: Option<u64>| value.map(|value| value.min(hard_limit(resource)));
+    add("processes", below(libc::RLIMIT_NPROC, limits.processes), "RLIMIT_NPROC in the box's user namespace", true);
+    add("files", below(libc::RLIMIT_NOFILE, limits.files), "RLIMIT_NOFILE per process", true);
+    add("cpu_time_s", below(libc::RLIMIT_CPU, limits.cpu_time_s), "RLIMIT_CPU per process", false);
+    add(
+        "memory_bytes",
+        below(libc::RLIMIT_DATA, limits.memory_bytes),
+        "RLIMIT_DATA per process and sampling of the tree every 100 ms",
+        false,
+    );
+    add("address_space_bytes", below(libc::RLIMIT_AS, limits.address_space_bytes), "RLIMIT_AS per process", true);
     add("wall_ms", limits.wall_ms, "timer of the supervisor", true);
     notes
+}
+
+fn hard_limit(resource: libc::__rlimit_resource_t) -> u64 {
+    let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: now is plain data that lives through the call.
+    match unsafe { libc::getrlimit(resource, &mut now) } {
+        0 => now.rlim_max,
+        _ => u64::MAX,
+    }
 }

@@ -110,6 +110,10 @@ impl Root {
 
     fn bind(&mut self, row: &Row) -> Result<(), Refusal> {
         let Row::Bind { source, target, attrs, kind, recursive, optional, create, .. } = row else { return Ok(()) };
+        // A mask of a name that is not there now: nothing to hide.
+        if *optional && !create && self.open(target).is_err_and(|e| e.raw_os_error() == Some(libc::ENOENT)) {
+            return Ok(());
+        }
         let tree = match self.source_tree(source, *kind, *recursive) {
             Err(e) if *optional && e.is("source_missing") => return Ok(()),
             other => other?,

@@ -10,7 +10,6 @@ import os
 import signal
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
 
 from stockade.environment import apply, compile_env
 from stockade.errors import LaunchFailed, Refused, TimedOut
@@ -19,7 +18,10 @@ from stockade.process import _exec, capture
 from stockade.process.receipt import SCHEMA, Receipt
 from stockade.rules.promises import PROMISES
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
     from stockade.process.api import Completed
     from stockade.process.prepare import Prepared
 
@@ -106,8 +108,8 @@ def _end_record(launch: Mapping[str, Any], status: int, started: float, timed_ou
         "schema": SCHEMA, "record": "end", "run_id": launch["run_id"], "ts": _now(), "outcome": outcome,
         "exit_code": status if status >= 0 else None, "signal": -status if status < 0 else None,
         "limit_hit": "wall" if timed_out else None, "wall_ms": int((time.monotonic() - started) * 1000),
-        "cpu_ms": 0, "max_rss_bytes": 0, "persistence": [], "guard_lost": [], "discarded": 0,
-        "net_denied": [], "inside": 0, "degraded": ["unconfined"],
+        "cpu_ms": 0, "max_rss_bytes": 0, "persistence": [], "guard_lost": [], "discarded": None,
+        "net_denied": None, "inside": 0, "degraded": ["unconfined"],
     }
 
 
