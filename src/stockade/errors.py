@@ -47,15 +47,13 @@ CODES: dict[str, Code] = {
     "path_invalid": Code("a path cannot be used", "give a path without NUL whose name is UTF-8"),
     "value_invalid": Code("a value has the wrong type, unit or range", "see the reference of the option"),
     "env_invalid": Code("an environment name or value cannot be passed",
-                        "a name is not empty and holds neither = nor NUL; a value holds no NUL"),
+                        "check the names and values that were set for the command"),
     "option_refused": Code("an option of subprocess that would weaken the box", "see the reason in the message"),
     "net_unsupported": Code("this version cannot restrict the network to a list of hosts",
                             "use none or host"),
     "persistence_unsupported": Code("this version reports new persistence points and cannot act on them",
                                     "use report"),
     "publish_unsupported": Code("this version cannot publish a port of a box", "use --net host"),
-    "socket_grant_impossible": Code("this backend cannot grant a socket by path",
-                                    "use a host with user namespaces"),
     "write_root_refused": Code("home, / or a directory above the state home was named as a write root",
                                "name a directory below the home, such as the project"),
     "write_root_owner": Code("a write root belongs to an id this caller cannot stand for",
@@ -76,19 +74,13 @@ CODES: dict[str, Code] = {
     "transient": Code("the host was short of something just now", "try again"),
     "nested_unsupported": Code("this process is already inside a box, and this version cannot build one in it",
                                "start the command from outside the box"),
-    "tier_unreachable": Code("the promises of the tier cannot be kept inside this box",
-                             "start the outer box at the higher tier"),
-    "grant_unreachable": Code("the surrounding box does not have what the request needs",
-                              "grant it to the outer box"),
     "policy_denied": Code("policy forbids a part of the request", "the message names the policy file"),
     # files
     "policy_invalid": Code("a policy file is invalid, unreadable or not owned by root",
                            "repair the file; until then every request is refused"),
     "config_invalid": Code("a configuration file is invalid or unreadable", "repair the file"),
-    "profile_invalid": Code("a profile file is invalid or unreadable", "stockade profile check FILE"),
+    "profile_invalid": Code("a profile file is invalid or unreadable", "repair the file"),
     "rules_invalid": Code("a reviewed list of the package is invalid", "reinstall the package"),
-    "trust_required": Code("the project's .stockade.toml widens the box and is not trusted",
-                           "read it, then run stockade trust"),
     "state_home_invalid": Code("the state home cannot be used safely", "set STOCKADE_HOME to a directory of yours"),
     "audit_unavailable": Code("policy requires a record and it cannot be written",
                               "make the state home writable"),
@@ -101,51 +93,78 @@ CODES: dict[str, Code] = {
     "command_failed": Code("the command ended with a status other than 0", "its own output says why", 1),
     "wrap_impossible": Code("this request cannot become a launch line that is started later",
                             "drop the descriptors and values that only this process has"),
-    "plan_missing": Code("the plan is not in the store", "make it again with stockade explain --argv"),
-    "plan_unsealed": Code("the plan descriptor can still be written", "seal the memfd"),
-    "plan_owner": Code("the plan file belongs to somebody else or others can write it", "make the plan again"),
-    "plan_digest": Code("the plan file does not have the digest it is named by", "make the plan again"),
-    "plan_invalid": Code("the plan has an unknown, missing or wrong field", "package and launcher must match"),
+    "plan_missing": Code("the plan is not in the store",
+                         "the plan was collected or never stored; ask for a new launch line, or pin it"),
+    "plan_unsealed": Code("the plan descriptor can still be written",
+                          "a plan descriptor is a memfd with all seals; let stockade hand it over"),
+    "plan_owner": Code("the plan file belongs to somebody else or others can write it",
+                       "the plan store must belong to the caller and be writable by nobody else"),
+    "plan_digest": Code("the plan file does not have the digest it is named by",
+                        "the stored plan was changed; remove it and ask for a new launch line"),
+    "plan_invalid": Code("the plan has an unknown, missing or wrong field",
+                         "plan and launcher are of different versions; reinstall stockade"),
     "bind_invalid": Code("a --bind parameter is missing, unknown or not canonical",
-                         "give NAME=/absolute/path for each name the plan uses"),
-    "userns_denied": Code("the kernel refused a user namespace", "stockade doctor names the remedy"),
-    "map_denied": Code("the kernel refused the id map", "stockade doctor names the remedy"),
-    "namespace_denied": Code("the kernel refused a namespace", "stockade doctor names the remedy"),
-    "source_missing": Code("a path to bind does not exist", "create it, or drop the grant"),
-    "source_type": Code("a path to bind has another type than expected", "name the right path"),
-    "source_symlink": Code("a path to bind became a symbolic link", "name the real path"),
-    "source_denied": Code("a path to bind cannot be opened", "check its permissions"),
-    "mount_denied": Code("the kernel refused a mount", "stockade doctor names the remedy"),
-    "mount_point_missing": Code("there is no place to mount on", "create the directory on the host"),
-    "overlay_denied": Code("the kernel refused an overlay", "stockade doctor names the remedy"),
-    "guard_denied": Code("a guarded path could not be pinned", "check the path named"),
+                         "give each parameter of the plan as --bind NAME=/absolute/path"),
+    "userns_denied": Code("the kernel refused a user namespace",
+                          "user namespaces are not allowed here; `stockade doctor` names the setting"),
+    "map_denied": Code("the kernel refused the id map", "the id map was refused; `stockade doctor` names the cause"),
+    "namespace_denied": Code("the kernel refused a namespace",
+                             "a namespace was refused; `stockade doctor` names the setting"),
+    "source_missing": Code("a path to bind does not exist",
+                           "a granted path does not exist; create it or drop the grant"),
+    "source_type": Code("a path to bind has another type than expected",
+                        "a granted path is of another type now; ask for a new plan"),
+    "source_symlink": Code("a path to bind became a symbolic link",
+                           "a component of a granted path became a symbolic link; ask for a new plan"),
+    "source_denied": Code("a path to bind cannot be opened", "a granted path cannot be opened; check its permissions"),
+    "mount_denied": Code("the kernel refused a mount",
+                         "a mount was refused; `stockade doctor` shows what this host allows"),
+    "mount_point_missing": Code(
+        "there is no place to mount on",
+        "nothing is ever created in your tree to mount on; create the directory or drop the grant"),
+    "overlay_denied": Code("the kernel refused an overlay",
+                           "overlay mounts are not allowed here; `stockade doctor` names the cause"),
+    "guard_denied": Code("a guarded path could not be pinned",
+                         "a guarded path could not be protected; it may have been replaced, try again"),
     "guard_lost": Code("a guard inside a write root disappeared and the box was ended",
                        "the host changed the guarded file; start again"),
-    "proc_denied": Code("the kernel refused a fresh /proc", "stockade doctor names the remedy"),
-    "dev_denied": Code("the private /dev could not be made", "stockade doctor names the remedy"),
-    "pivot_denied": Code("the new root could not be entered", "stockade doctor names the remedy"),
-    "fork_failed": Code("the command's process could not be created", "check the process limit"),
-    "fds_denied": Code("descriptors could not be closed or kept", "check pass_fds"),
-    "nnp_denied": Code("no_new_privs could not be set", "stockade doctor"),
-    "keyring_denied": Code("a fresh session keyring could not be made", "stockade doctor"),
-    "caps_denied": Code("capabilities could not be dropped", "stockade doctor"),
-    "landlock_unavailable": Code("the kernel has less Landlock than the plan needs", "make the plan on this host"),
-    "landlock_denied": Code("the Landlock ruleset was refused", "stockade doctor"),
-    "rlimit_denied": Code("a limit could not be set", "ask for a limit below the caller's own hard limit"),
-    "seccomp_denied": Code("the seccomp filter was refused", "stockade doctor"),
-    "chdir_denied": Code("the working directory cannot be entered in the box", "grant it, or name another --cwd"),
-    "exec_failed": Code("the command cannot be executed", "check its mode, format and interpreter",
-                        EXIT_NOT_EXECUTABLE),
-    "not_found": Code("the command was not found in the box", "check PATH, or grant the directory with --read",
-                      EXIT_NOT_FOUND),
+    "proc_denied": Code("the kernel refused a fresh /proc",
+                        "a fresh /proc was refused; in a container /proc may be covered by the host"),
+    "dev_denied": Code("the private /dev could not be made",
+                       "the private /dev could not be made; `stockade doctor` names the cause"),
+    "pivot_denied": Code("the new root could not be entered",
+                         "the new root could not be entered; `stockade doctor` names the cause"),
+    "fork_failed": Code("the command's process could not be created",
+                        "no process could be made; check the process limit"),
+    "fds_denied": Code("descriptors could not be closed or kept", "inherited descriptors could not be closed"),
+    "nnp_denied": Code("no_new_privs could not be set", "no_new_privs was refused"),
+    "keyring_denied": Code("a fresh session keyring could not be made",
+                           "no fresh session keyring could be made; check the key quota"),
+    "caps_denied": Code("capabilities could not be dropped", "capabilities could not be dropped"),
+    "landlock_unavailable": Code("the kernel has less Landlock than the plan needs",
+                                 "the kernel has less Landlock than the plan needs; ask for a new plan on this host"),
+    "landlock_denied": Code("the Landlock ruleset was refused", "a Landlock rule was refused"),
+    "rlimit_denied": Code("a limit could not be set", "a limit is above the caller's own hard limit; ask for less"),
+    "seccomp_denied": Code("the seccomp filter was refused", "the system call filter was refused"),
+    "chdir_denied": Code("the working directory cannot be entered in the box",
+                         "the working directory does not exist in the box; grant it or name another with --cwd"),
+    "exec_failed": Code(
+        "the command cannot be executed",
+        "check that the file is executable and that its interpreter exists in the box", EXIT_NOT_EXECUTABLE),
+    "not_found": Code(
+        "the command was not found in the box",
+        "the command is not on the PATH of the box; `stockade why` shows what is granted", EXIT_NOT_FOUND),
     "interpreter_changed": Code("the box resolves the command to another file than the host",
-                                "name the command by its full path"),
+                                "the box finds another file under this name; name the command by its full path"),
     "promise_not_kept": Code("a promise of the tier was not kept and nothing accepted that",
-                             "stockade doctor, or --accept the promise"),
-    "report_failed": Code("the receipt could not be delivered", "keep the report descriptor open"),
-    "spool_failed": Code("the record could not be written", "make room in the state home"),
-    "caller_gone": Code("the calling process ended", "none is needed"),
-    "resource": Code("the kernel was out of memory, descriptors or space", "try again"),
+                             "ask for a lower tier, or accept the missing promises by name"),
+    "report_failed": Code("the receipt could not be delivered",
+                          "the reader of the receipt went away; keep the report descriptor open"),
+    "spool_failed": Code("the record could not be written",
+                         "the audit record could not be written; check space and permissions of the state home"),
+    "caller_gone": Code("the calling process ended", "the program that asked for the box ended before it started"),
+    "resource": Code("the kernel was out of memory, descriptors or space",
+                     "the machine is short of memory, descriptors or space; try again"),
 }
 
 TRANSIENT_CODES = frozenset({"transient", "resource"})
@@ -306,12 +325,31 @@ def _name_of(cmd: Sequence[Any]) -> str:
     return repr(first.decode("utf-8", "backslashreplace") if isinstance(first, bytes) else str(first))
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
-    """Return a hint that names the known name closest to ``name``, or the known ones."""
+def closest(name: str, names: Iterable[str]) -> str | None:
+    """Return the known name that a misspelt one was probably meant to be.
+
+    Dashes in front do not count: every option has them, and they would make any two alike.
+    """
     import difflib  # only errors need it; it costs start-up time
 
+    known = {item.lstrip("-"): item for item in sorted(set(names))}
+    found = difflib.get_close_matches(name.lower().lstrip("-"), known, n=1, cutoff=0.6)
+    return known[found[0]] if found else None
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return a hint that names the known name closest to ``name``, or the known ones."""
     known = sorted(set(names))
-    close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
-    if close:
-        return f"did you mean {close[0]!r}?"
+    close = closest(name, known)
+    if close is not None:
+        return f"did you mean {close!r}?"
     return "known: " + ", ".join(known[:40]) if known else "none is known"
+
+
+def __getattr__(name: str) -> Any:
+    """Load the errors that are also errors of ``subprocess`` with it, on first use (PEP 562)."""
+    if name not in ("TimedOut", "CommandFailed"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from stockade import outcomes
+
+    return getattr(outcomes, name)
