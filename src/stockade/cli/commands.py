@@ -66,7 +66,7 @@ _EXPLAIN = Command(
     name="explain", summary="the decision for a command, and where every value came from",
     handler="explain:explain", words="CMD [ARG...]", runs=True, at_least=1, at_most=None, complete="command",
     options=(*BOX, Option(name="--argv", help="print only the launcher line, usable any number of times"), JSON),
-    text="Starts nothing. Status 0: it would run. 1: it would be refused.",
+    text="Starts nothing. Status 0: it would run. 1: it would be refused (with --argv: said on standard error).",
     examples=("stockade explain -- git status", "stockade explain --json --tier strict -- true",
               "eval \"$(stockade explain --argv --tier strict -- true)\""))
 

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from stockade import doctor as examination
-from stockade.cli.grammar import Parsed
+from stockade.cli.grammar import Parsed, usage
 from stockade.cli.output import Progress, clean, emit, paint, say, table
 from stockade.doctor import Health, Trial
 from stockade.errors import ConfigError
@@ -23,13 +23,15 @@ SCHEMA = "stockade.doctor.v1"
 def doctor(parsed: Parsed) -> int:
     """Examine this host and say what it can keep."""
     wanted = _wanted(parsed.text("require"))
+    if parsed.flag("dry_run") and not parsed.flag("fix"):
+        raise usage("option --dry-run: got no --fix, which it is about")
     health = _examine()
     applied: list[str] = []
     if parsed.flag("fix") and not parsed.flag("dry_run") and os.geteuid() == 0:
         applied = [fix.why for fix in health.fixes if fix.sysctl and examination.apply_fix(fix)]
         health = _examine() if applied else health
     if parsed.flag("json"):
-        emit(SCHEMA, document(health, wanted, applied))
+        emit(SCHEMA, {**document(health, wanted, applied), "dry_run": parsed.flag("dry_run")})
     else:
         _print(health, wanted, applied, fix=parsed.flag("fix"))
     if health.host is None:

@@ -75,7 +75,12 @@ def _launch_line(parsed: Parsed) -> int:
     from stockade.process.api import wrap
 
     options = wanted.options(parsed)
-    line = wrap(list(parsed.words), **options)
+    try:
+        line = wrap(list(parsed.words), **options)
+    except Refused as error:
+        # Standard output is for a shell to run: an answer in words must not get there.
+        tell(f"refused: {error}")
+        return 1
     say(shlex.join(line.argv))
     if options.get("set_env") and sys.stderr.isatty():
         # An argv is readable for every process of the machine.

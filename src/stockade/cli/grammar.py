@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stockade.errors import ConfigError, nearest
+from stockade.errors import ConfigError, closest, nearest
 from stockade.frozen import dataclass
 
 
@@ -129,8 +129,9 @@ def _option(command: Command, path: str, word: str, words: Sequence[str], index:
     name, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
     option = command.find(name)
     if option is None:
-        known = [item.name for item in (*command.options, HELP)]
-        raise ConfigError("unknown_option", f"option {name!r}: not an option of {path}", hint=nearest(name, known))
+        close = closest(name, [item.name for item in (*command.options, HELP)])
+        raise ConfigError("unknown_option", f"option {name!r}: not an option of {path}",
+                          hint=f"did you mean {close!r}?" if close else f"see {path} --help")
     if not option.metavar:
         if equals:
             raise usage(f"option {name}: got a value, expected none")

@@ -20,6 +20,7 @@ from stockade.process.prepare import Prepared, prepare
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from stockade.cli.receipts import Sink
+    from stockade.process.receipt import Receipt
 
 
 def run(parsed: Parsed) -> int:
@@ -64,6 +65,11 @@ def _before(prepared: Prepared, parsed: Parsed, watched: bool) -> None:
         return
     if watched or parsed.flag("verbose"):
         tell(headline(prepared))
+    else:
+        # A weaker box is never silent, also where nobody watches: a log may be all there is.
+        less = downgrade(prepared)
+        if less:
+            tell(less)
     if parsed.flag("verbose"):
         for name, item in prepared.decision.values.items():
             value = " ".join(map(str, item.value)) if isinstance(item.value, (list, tuple)) else item.value
@@ -82,13 +88,24 @@ def headline(prepared: Prepared) -> str:
         parts.append(f"profile {' '.join(resolved.profiles)}")
     parts.append(f"net {resolved.net}")
     rows = [row for row in prepared.compiled.plan["promises"] if row["state"] != "not_kept"]
-    waived = sorted(row["id"] for row in rows if row["state"] == "waived")
+    waived = [row for row in rows if row["state"] == "waived"]
     parts.append(f"{len(rows) - len(waived) - len(decision.missing)} promises kept")
-    if waived:
-        parts.append(f"waived {' '.join(waived)}")
-    if decision.missing:
-        parts.append(f"missing {' '.join(decision.missing)}")
-    return " · ".join(parts)
+    return " · ".join([*parts, *given_up(prepared)])
+
+
+def given_up(prepared: Prepared) -> list[str]:
+    """Return what the box lacks because somebody said it may: ``waived A B``, ``missing C``."""
+    if prepared.compiled is None:
+        return []
+    waived = sorted(row["id"] for row in prepared.compiled.plan["promises"] if row["state"] == "waived")
+    found = [("waived", waived), ("missing", prepared.decision.missing)]
+    return [f"{word} {' '.join(names)}" for word, names in found if names]
+
+
+def downgrade(prepared: Prepared) -> str:
+    """Return the line about a box that keeps less than its tier; empty when it keeps all."""
+    lost = given_up(prepared)
+    return f"accepted: less than {prepared.resolved.tier}: {', '.join(lost)}" if lost else ""
 
 
 def _flush() -> None:
@@ -127,10 +144,21 @@ def _attended(prepared: Prepared, sink: Sink | None, *, watched: bool, hints: bo
     return _finish(sink, ended)
 
 
+def _deliver(sink: Sink, receipt: Receipt) -> None:
+    """Write the receipt. Raises: LaunchFailed ``report_failed``, whatever the command's own status was."""
+    from stockade.errors import LaunchFailed
+
+    try:
+        sink.write(receipt)
+    except OSError as error:
+        raise LaunchFailed("report_failed", f"receipt of run {receipt.run_id}: the command ended, its receipt "
+                           f"cannot be written ({error.strerror})", hint=f"stockade show {receipt.run_id}") from None
+
+
 def _finish(sink: Sink | None, ended: attend.Ended) -> int:
     """Deliver the receipt, then end as the command did."""
     if sink is not None and ended.receipt is not None:
-        sink.write(ended.receipt)
+        _deliver(sink, ended.receipt)
     if ended.status >= 0:
         return ended.status
     from stockade.cli import die_by
