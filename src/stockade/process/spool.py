@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from stockade.errors import ConfigError, nearest
+from stockade.errors import ConfigError
 from stockade.frozen import dataclass
 from stockade.process._exec import KILL_SIGNAL, select_readable
 from stockade.process.receipt import SCHEMA, Receipt
@@ -110,7 +110,7 @@ def pick(found: Mapping[str, Run], name: str) -> Run:
     if len(hits) == 1:
         return found[hits[0]]
     what = f"got {len(hits)} runs that begin so" if hits else "got no run of that id"
-    hint = "give more of the id" if hits else nearest(name, list(found)[-20:]) if found else "nothing ran yet"
+    hint = "give more of the id" if hits else "stockade ps names runs" if found else "nothing ran yet"
     raise ConfigError("unknown_run", f"run {name!r}: {what}", hint=hint)
 
 
