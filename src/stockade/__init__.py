@@ -37,9 +37,9 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Active": "host.active", "active": "host.active",
-    "AuditUnavailable": "errors", "CommandFailed": "errors", "ConfigError": "errors", "Denied": "errors",
+    "AuditUnavailable": "errors", "CommandFailed": "outcomes", "ConfigError": "errors", "Denied": "errors",
     "DowngradeWarning": "errors", "Error": "errors", "LaunchFailed": "errors", "Refused": "errors",
-    "TimedOut": "errors",
+    "TimedOut": "outcomes",
     "Completed": "process.api", "Popen": "process.api", "decide": "process.api", "run": "process.api",
     "wrap": "process.api",
     "Decision": "decision", "EnvPolicy": "environment",

@@ -10,16 +10,20 @@ Read next: ``stockade.plan.compile`` (what becomes of ``wrap``), ``stockade.host
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
 
 from stockade.errors import CODES, Refused
 from stockade.frozen import dataclass, field
 from stockade.rules.promises import effective_tier, required
 from stockade.rules.tiers import Tier
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, Protocol
+
     from stockade.rules.layer import Sourced
     from stockade.rules.resolve import Resolved
+else:
+    Protocol = object
 
 KINDS = ("wrap", "tighten", "delegate", "passthrough", "unconfined", "refuse")
 

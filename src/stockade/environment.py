@@ -12,14 +12,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
 
 from stockade.errors import ConfigError
 from stockade.frozen import dataclass, field
 from stockade.rules.load import load_list
 from stockade.rules.tiers import Tier
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from stockade.rules.resolve import Resolved
 
 # Distributed tracing context: identifiers alone, and a trace that ends at the box helps nobody.

@@ -3,15 +3,22 @@
 Owns: the exception types, the table ``CODES`` and the one-line form of an error.
 Fails closed: an error never carries an environment value, and a code that the table
 does not know still gives exit status 125, never success.
-Read next: ``docs/errors.md`` (made from ``CODES``) and ``stockade.decision``.
+Read next: ``docs/errors.md`` (made from ``CODES``), ``outcomes.py``, ``stockade.decision``.
 """
 
 from __future__ import annotations
 
 import errno
-import subprocess
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Iterable, Mapping
+
+from stockade.frozen import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, ClassVar
+
+    from stockade.outcomes import CommandFailed as CommandFailed
+    from stockade.outcomes import TimedOut as TimedOut
 
 EXIT_REFUSED = 125
 EXIT_TIMED_OUT = 124
@@ -280,49 +287,8 @@ class Denied(Error, PermissionError):
     __str__ = Error.__str__
 
 
-class TimedOut(Error, subprocess.TimeoutExpired):
-    """The wall-clock limit ended the box; also a ``subprocess.TimeoutExpired``."""
-
-    _fields = ("cmd", "timeout", "output", "stderr", "receipt")
-
-    def __init__(self, cmd: Sequence[Any], timeout: float, *, output: Any = None,
-                 stderr: Any = None, receipt: Any = None) -> None:
-        Error.__init__(self, "timed_out", f"box of {_name_of(cmd)}: ran longer than {timeout} s")
-        self.cmd = cmd
-        self.timeout = timeout
-        self.output = output
-        self.stderr = stderr
-        self.receipt = receipt
-
-    __str__ = Error.__str__
-
-
-class CommandFailed(Error, subprocess.CalledProcessError):
-    """The command ended with a status other than 0; also a ``subprocess.CalledProcessError``."""
-
-    _fields = ("returncode", "cmd", "output", "stderr", "receipt")
-
-    def __init__(self, returncode: int, cmd: Sequence[Any], *, output: Any = None,
-                 stderr: Any = None, receipt: Any = None) -> None:
-        how = f"signal {-returncode}" if returncode < 0 else f"status {returncode}"
-        Error.__init__(self, "command_failed", f"{_name_of(cmd)}: ended with {how}, expected status 0")
-        self.returncode = returncode
-        self.cmd = cmd
-        self.output = output
-        self.stderr = stderr
-        self.receipt = receipt
-
-    __str__ = Error.__str__
-
-
 class DowngradeWarning(UserWarning):
     """A request ran with fewer promises than asked, because somebody said it may."""
-
-
-def _name_of(cmd: Sequence[Any]) -> str:
-    # Only argv[0]: later arguments may hold a secret, and errors are printed and logged.
-    first = cmd if isinstance(cmd, (str, bytes)) else (cmd[0] if cmd else "")
-    return repr(first.decode("utf-8", "backslashreplace") if isinstance(first, bytes) else str(first))
 
 
 def closest(name: str, names: Iterable[str]) -> str | None:

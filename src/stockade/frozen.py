@@ -1,6 +1,6 @@
 """Frozen, slotted, keyword-only records without the start-up cost of ``dataclasses``.
 
-Owns: ``dataclass``, ``field``, ``replace``, ``asdict``, ``fields`` with the meaning of their
+Owns: ``dataclass``, ``field``, ``replace``, ``asdict``, ``fields``, ``NamedTuple`` with the meaning of their
 namesakes for the one style this package uses. Fails closed: a missing or unknown field is a
 TypeError, another style is refused where the class is defined.
 Why: every command pays for its imports. The standard module loads ``inspect`` and compiles half a
@@ -10,10 +10,32 @@ slots of their class. Read next: ``bench/`` (the import budget).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, dataclass_transform
+from collections import namedtuple
 
-T = TypeVar("T")
+# Type checkers take this for true. At run time ``typing`` stays away: it costs 3 ms of each start.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeVar, dataclass_transform
+    from typing import NamedTuple as NamedTuple
+
+    T = TypeVar("T")
+else:
+    def dataclass_transform(**_options):
+        """Say nothing at run time; see ``typing.dataclass_transform``."""
+        return lambda function: function
+
+    class _TupleClass(type):
+        """Makes a named tuple of a class body, as ``typing.NamedTuple`` does."""
+
+        def __new__(cls, name, bases, own):
+            names = list(own.get("__annotations__", ()))
+            defaults = [own.pop(item) for item in names if item in own]
+            base = namedtuple(name, names, defaults=defaults, module=own["__module__"])
+            return type(name, (base,), {"__slots__": (), **own})
+
+    NamedTuple = type.__new__(_TupleClass, "NamedTuple", (), {})
+
 _MISSING: Any = type("_Missing", (), {"__repr__": lambda self: "MISSING"})()
 
 

@@ -10,6 +10,10 @@ from __future__ import annotations
 import os
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 
@@ -29,9 +33,20 @@ def is_ulid(text: str) -> bool:
 
 def digest(data: bytes) -> str:
     """Return the SHA-256 of ``data`` as 64 lower-case hexadecimal characters."""
-    import hashlib  # not needed by an ``import stockade``; loading it costs milliseconds
+    text: str = _sha256()(data).hexdigest()
+    return text
 
-    return hashlib.sha256(data).hexdigest()
+
+def _sha256() -> Any:
+    """The interpreter's own SHA-256: ``hashlib`` loads OpenSSL first, 3 ms (``random`` does the same)."""
+    for name in ("_sha2", "_sha256"):
+        try:
+            return __import__(name).sha256
+        except ImportError:
+            continue
+    import hashlib
+
+    return hashlib.sha256
 
 
 def is_digest(text: str) -> bool:

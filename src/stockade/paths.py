@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from stockade.errors import ConfigError
 from stockade.frozen import dataclass
@@ -23,53 +22,53 @@ AnyPath = str | os.PathLike[str]
 class StateHome:
     """The directory of plans, log, keys, caches. ``ephemeral``: it may vanish at reboot."""
 
-    path: Path
+    path: str
     ephemeral: bool = False
 
     @property
-    def plans(self) -> Path:
+    def plans(self) -> str:
         """Plan store: ``<sha256>.json``."""
-        return self.path / "plans"
+        return f"{self.path}/plans"
 
     @property
-    def audit(self) -> Path:
+    def audit(self) -> str:
         """Spool and log."""
-        return self.path / "audit"
+        return f"{self.path}/audit"
 
     @property
-    def run(self) -> Path:
+    def run(self) -> str:
         """Live boxes, sockets, persistence records."""
-        return self.path / "run"
+        return f"{self.path}/run"
 
     @property
-    def keys(self) -> Path:
+    def keys(self) -> str:
         """Signing keys; no box can read them."""
-        return self.path / "keys"
+        return f"{self.path}/keys"
 
     @property
-    def caches(self) -> Path:
+    def caches(self) -> str:
         """Cache uppers, one directory per identity."""
-        return self.path / "caches"
+        return f"{self.path}/caches"
 
     @property
-    def apps(self) -> Path:
+    def apps(self) -> str:
         """Data and secrets of apps."""
-        return self.path / "apps"
+        return f"{self.path}/apps"
 
     @property
-    def trust_file(self) -> Path:
+    def trust_file(self) -> str:
         """Digests of project configurations that a person trusted."""
-        return self.path / "trust.json"
+        return f"{self.path}/trust.json"
 
 
-def home_dir(uid: int | None = None, env: Mapping[str, str] | None = None) -> Path:
+def home_dir(uid: int | None = None, env: Mapping[str, str] | None = None) -> str:
     """Return the home: ``HOME`` of ``env`` when given and absolute, else the account's own.
 
     Raises: ConfigError ``identity_invalid`` when neither names an absolute path.
     """
     given = (env or {}).get("HOME", "")
     if given.startswith("/"):
-        return Path(os.path.normpath(given))
+        return os.path.normpath(given)
     import pwd  # opens /etc/passwd through NSS only when HOME is of no use
 
     number = os.getuid() if uid is None else uid
@@ -79,15 +78,15 @@ def home_dir(uid: int | None = None, env: Mapping[str, str] | None = None) -> Pa
         entry = ""
     if not entry.startswith("/"):
         raise ConfigError("identity_invalid", f"home of uid {number}: got {entry!r}, expected an absolute path")
-    return Path(os.path.normpath(entry))
+    return os.path.normpath(entry)
 
 
-def homes(env: Mapping[str, str]) -> tuple[Path, ...]:
+def homes(env: Mapping[str, str]) -> tuple[str, ...]:
     """Return the canonical homes to protect: that of ``HOME`` and the account's own.
 
     A caller whose ``HOME`` points elsewhere still has secrets in the account's home.
     """
-    found: list[Path] = []
+    found: list[str] = []
     for source in (env, None):
         try:
             home = canonical(home_dir(env=source))
@@ -98,11 +97,11 @@ def homes(env: Mapping[str, str]) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def config_home(env: Mapping[str, str]) -> Path:
+def config_home(env: Mapping[str, str]) -> str:
     """Return ``$XDG_CONFIG_HOME/stockade`` or ``~/.config/stockade``."""
     base = env.get("XDG_CONFIG_HOME", "")
     # XDG: a relative value must be ignored (it would let cwd choose the configuration).
-    return Path(base) / "stockade" if base.startswith("/") else home_dir(env=env) / ".config" / "stockade"
+    return os.path.join(base, "stockade") if base.startswith("/") else f"{home_dir(env=env)}/.config/stockade"
 
 
 def state_home(env: Mapping[str, str], *, create: bool = True) -> StateHome:
@@ -120,46 +119,49 @@ def state_home(env: Mapping[str, str], *, create: bool = True) -> StateHome:
     raise ConfigError("state_home_invalid", "state home: no candidate can be written")
 
 
-def _state_candidates(env: Mapping[str, str]) -> Iterator[Path]:
+def _state_candidates(env: Mapping[str, str]) -> Iterator[str]:
     yield _main_candidate(env)
     for name, tail in (("STATE_DIRECTORY", ""), ("XDG_RUNTIME_DIR", "stockade")):
         # systemd joins several state directories with ':'; the first is ours.
         value = env.get(name, "").split(":")[0]
         if value.startswith("/"):
-            yield Path(os.path.normpath(value)) / tail
-    yield Path(f"/var/tmp/stockade-{os.geteuid()}")
+            yield os.path.join(os.path.normpath(value), tail) if tail else os.path.normpath(value)
+    yield f"/var/tmp/stockade-{os.geteuid()}"
 
 
-def _main_candidate(env: Mapping[str, str]) -> Path:
+def _main_candidate(env: Mapping[str, str]) -> str:
     own = env.get("STOCKADE_HOME", "")
     if own:
         if not own.startswith("/"):
             raise ConfigError("state_home_invalid", f"STOCKADE_HOME: got {own!r}, expected an absolute path")
-        return Path(os.path.normpath(own))
+        return os.path.normpath(own)
     base = env.get("XDG_STATE_HOME", "")
     if base.startswith("/"):
-        return Path(os.path.normpath(base)) / "stockade"
-    return home_dir(env=env) / ".local" / "state" / "stockade"
+        return os.path.join(os.path.normpath(base), "stockade")
+    return f"{home_dir(env=env)}/.local/state/stockade"
 
 
-def _usable(path: Path, *, create: bool) -> bool:
+def _usable(path: str, *, create: bool) -> bool:
     """Tell whether ``path`` is, or can become, a private directory of this user."""
     _check_owner(path)
     if not create:
         existing = _nearest_existing(path)
         return existing is not None and os.access(existing, os.W_OK | os.X_OK)
     try:
-        for directory in (path, *(path / name for name in ("plans", "audit", "run", "keys", "caches", "apps"))):
+        for directory in (path, *(f"{path}/{name}" for name in ("plans", "audit", "run", "keys", "caches", "apps"))):
             _make_private(directory)
     except OSError:
         return False
     return os.access(path, os.W_OK | os.X_OK)
 
 
-def _make_private(directory: Path) -> None:
-    if not directory.is_dir():
-        directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        directory.mkdir(mode=0o700, exist_ok=True)
+def _make_private(directory: str) -> None:
+    if not os.path.isdir(directory):
+        os.makedirs(os.path.dirname(directory), mode=0o700, exist_ok=True)
+        try:
+            os.mkdir(directory, 0o700)
+        except FileExistsError:
+            pass  # another start made it meanwhile; the check below is for both
     info = os.lstat(directory)
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
         _refuse_state(directory, info)
@@ -167,7 +169,7 @@ def _make_private(directory: Path) -> None:
         os.chmod(directory, 0o700)
 
 
-def _check_owner(path: Path) -> None:
+def _check_owner(path: str) -> None:
     """Refuse a place that somebody else controls: they could swap plans and read the log."""
     existing = _nearest_existing(path)
     if existing is None:
@@ -180,21 +182,21 @@ def _check_owner(path: Path) -> None:
         _refuse_state(existing, info)
 
 
-def _refuse_state(path: Path, info: os.stat_result) -> None:
+def _refuse_state(path: str, info: os.stat_result) -> None:
     raise ConfigError("state_home_invalid", f"state home {str(path)!r}: got owner {info.st_uid} and type "
                       f"{stat.filemode(info.st_mode)[0]!r}, expected a directory of uid {os.geteuid()}")
 
 
-def _nearest_existing(path: Path) -> Path | None:
-    for candidate in (path, *path.parents):
+def _nearest_existing(path: str) -> str | None:
+    for candidate in (path, *parents(path)):
         if os.path.lexists(candidate):
             return candidate
     return None
 
 
-def canonical(path: AnyPath) -> Path:
+def canonical(path: AnyPath) -> str:
     """Return the absolute path with every symbolic link resolved; missing tails are kept."""
-    return Path(os.path.realpath(os.fspath(path)))
+    return os.path.realpath(os.fspath(path))
 
 
 def is_below(path: AnyPath, root: AnyPath) -> bool:
@@ -203,7 +205,14 @@ def is_below(path: AnyPath, root: AnyPath) -> bool:
     return inner == outer or inner.startswith(outer.rstrip("/") + "/")
 
 
-def git_top(path: AnyPath) -> Path | None:
+def parents(path: str) -> Iterator[str]:
+    """Yield the directories above a canonical path, innermost first."""
+    while (above := os.path.dirname(path)) != path:
+        yield above
+        path = above
+
+
+def git_top(path: AnyPath) -> str | None:
     """Return the top of the work tree that holds ``path``, or None.
 
     No git process runs. A ``.git`` counts only where the caller owns both it and its directory
@@ -211,18 +220,18 @@ def git_top(path: AnyPath) -> Path | None:
     by a stranger would otherwise turn all of /tmp into a write root.
     """
     start = canonical(path)
-    for directory in (start, *start.parents):
+    for directory in (start, *parents(start)):
         if _is_work_tree(directory):
             return directory
     return None
 
 
-def _is_work_tree(directory: Path) -> bool:
-    dot_git = directory / ".git"
+def _is_work_tree(directory: str) -> bool:
+    dot_git = os.path.join(directory, ".git")
     try:
         entry, parent = os.lstat(dot_git), os.stat(directory)
         if stat.S_ISDIR(entry.st_mode):
-            shaped = os.path.lexists(dot_git / "HEAD")
+            shaped = os.path.lexists(f"{dot_git}/HEAD")
         else:
             shaped = stat.S_ISREG(entry.st_mode) and _starts_with(dot_git, b"gitdir:")
     except OSError:
@@ -231,7 +240,7 @@ def _is_work_tree(directory: Path) -> bool:
     return shaped and owner_ok and not parent.st_mode & stat.S_IWOTH
 
 
-def _starts_with(path: Path, prefix: bytes) -> bool:
+def _starts_with(path: str, prefix: bytes) -> bool:
     # O_NONBLOCK: the name may have become a FIFO since lstat; a read must not hang.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     try:

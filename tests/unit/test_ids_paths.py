@@ -45,34 +45,34 @@ def test_below_is_by_component(root: list[str], tail: list[str]) -> None:
 
 
 def test_home_is_that_of_the_environment_else_the_account() -> None:
-    assert paths.home_dir(env={"HOME": "/h/u/"}) == Path("/h/u")
+    assert paths.home_dir(env={"HOME": "/h/u/"}) == "/h/u"
     account = paths.home_dir()
     assert paths.home_dir(env={"HOME": "relative"}) == account == paths.home_dir(env={})
 
 
 def test_both_homes_are_protected_when_they_differ(tmp_path: Path) -> None:
     found = paths.homes({"HOME": str(tmp_path)})
-    assert found == (tmp_path.resolve(), paths.canonical(paths.home_dir()))
+    assert found == (str(tmp_path.resolve()), paths.canonical(paths.home_dir()))
     assert len(paths.homes({})) == 1
 
 
 def test_a_home_behind_a_link_is_named_by_its_real_path(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    assert paths.homes({"HOME": str(tmp_path / "link")})[0] == tmp_path.resolve() / "real"
+    assert paths.homes({"HOME": str(tmp_path / "link")})[0] == str(tmp_path.resolve() / "real")
 
 
 def test_relative_base_directories_are_ignored(tmp_path: Path) -> None:
     env = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": "conf", "XDG_STATE_HOME": "state"}
-    assert paths.config_home(env) == tmp_path / ".config/stockade"
-    assert paths.state_home(env, create=False).path == tmp_path / ".local/state/stockade"
+    assert paths.config_home(env) == f"{tmp_path}/.config/stockade"
+    assert paths.state_home(env, create=False).path == f"{tmp_path}/.local/state/stockade"
 
 
 def test_state_home_is_made_private_with_its_directories(tmp_path: Path) -> None:
     home = paths.state_home({"STOCKADE_HOME": str(tmp_path / "a/b")})
     assert not home.ephemeral
     for directory in (home.path, home.plans, home.audit, home.run, home.keys, home.caches, home.apps):
-        assert directory.stat().st_mode & 0o7777 == 0o700
+        assert os.stat(directory).st_mode & 0o7777 == 0o700
 
 
 def test_looking_for_the_state_home_creates_nothing(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_relative_state_home_is_refused() -> None:
 def test_a_place_that_cannot_be_written_falls_back_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     home = paths.state_home({"STOCKADE_HOME": str(tmp_path / "file/x"), "XDG_RUNTIME_DIR": str(tmp_path / "run")})
-    assert home.ephemeral and home.path == tmp_path / "run/stockade"
+    assert home.ephemeral and home.path == f"{tmp_path}/run/stockade"
 
 
 def _repo(path: Path) -> Path:
@@ -129,13 +129,13 @@ def test_git_top_is_found_above_and_through_links(tmp_path: Path) -> None:
     top = _repo(tmp_path / "r")
     (top / "a/b").mkdir(parents=True)
     (tmp_path / "link").symlink_to(top / "a/b")
-    assert paths.git_top(top / "a/b") == paths.git_top(tmp_path / "link") == top.resolve()
+    assert paths.git_top(top / "a/b") == paths.git_top(tmp_path / "link") == str(top.resolve())
 
 
 def test_a_linked_worktree_has_a_file_as_dot_git(tmp_path: Path) -> None:
     (tmp_path / "w").mkdir()
     (tmp_path / "w/.git").write_text("gitdir: /r/.git/worktrees/w\n")
-    assert paths.git_top(tmp_path / "w") == (tmp_path / "w").resolve()
+    assert paths.git_top(tmp_path / "w") == str((tmp_path / "w").resolve())
 
 
 @pytest.mark.parametrize("plant", ["empty_dir", "text", "fifo", "link"])

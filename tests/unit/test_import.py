@@ -50,3 +50,15 @@ def test_every_public_name_loads() -> None:
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     assert not hasattr(stockade, "runn")
+
+
+HEAVY = {"typing", "pathlib", "subprocess", "threading", "hashlib", "inspect", "dataclasses", "tomllib", "shutil",
+         "urllib.parse", "locale", "socket"}
+
+
+def test_a_start_loads_no_module_that_it_does_not_need() -> None:
+    """Each of these costs between one and seven milliseconds of every start."""
+    program = f"import sys; sys.path.insert(0, {str(SRC)!r}); before = set(sys.modules)\n" \
+        "import stockade.process.prepare\nprint(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, check=True, timeout=60)
+    assert not HEAVY & set(done.stdout.decode().split())

@@ -12,10 +12,13 @@ import os
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
 
 from stockade.decision import BackendVerdict
 from stockade.frozen import asdict, dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 CAP_SYS_ADMIN = 21
 _CONTAINER = re.compile(r"([0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){4,})")

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import json
 import os
-import threading
+from _thread import allocate_lock  # threading.Lock, without the rest of that module
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 from stockade.decision import BackendVerdict, Decision
 from stockade.errors import Error, LaunchFailed, Refused
@@ -23,6 +21,10 @@ from stockade.host.facts import HostFacts
 from stockade.paths import StateHome, atomic_write
 from stockade.rules.promises import PROMISE_IDS, required
 from stockade.rules.tiers import Tier
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 CACHE_SCHEMA = "stockade.probe.v1"
 # strict without a network and guarded with the host's: together they use every mechanism.
@@ -34,7 +36,7 @@ OF_A_PATH = frozenset({"source_missing", "source_type", "source_symlink", "sourc
 BROKEN = frozenset({"usage", "plan_invalid", "plan_unsealed", "bind_invalid", "launcher_missing", "receipt_invalid"})
 
 _memory: dict[str, HostFacts] = {}
-_lock = threading.Lock()
+_lock = allocate_lock()
 
 
 def host_facts(state: StateHome, *, fresh: bool = False) -> HostFacts:
@@ -185,13 +187,14 @@ def _mount_obstacle() -> tuple[str, str] | None:
     return None
 
 
-def _cache_path(state: StateHome) -> Path:
-    return Path(state.path) / "host-probe.json"
+def _cache_path(state: StateHome) -> str:
+    return f"{state.path}/host-probe.json"
 
 
 def _read_cache(state: StateHome) -> Mapping[str, Any]:
     try:
-        data = json.loads(_cache_path(state).read_bytes())
+        with open(_cache_path(state), "rb") as stream:
+            data = json.load(stream)
     except (OSError, ValueError):
         return {}
     fits = isinstance(data, dict) and data.get("schema") == CACHE_SCHEMA

@@ -8,10 +8,13 @@ canonical spelling (a float, a key that is no string) is an error. Read next: ``
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from stockade.errors import Error
 from stockade.ids import digest as sha256_hex
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def canonical(plan: dict[str, Any]) -> bytes:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 from stockade.frozen import dataclass, field
 from stockade.plan import canonical, discover, gitfacts, guards, hiding, inputs, linux, own, rows, strict, writeroots
@@ -23,7 +22,10 @@ from stockade.plan.witness import Witness
 from stockade.rules.profile import InnerSandbox
 from stockade.rules.resolve import Resolved
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from stockade.decision import Decision
     from stockade.host.facts import HostFacts
 

@@ -12,8 +12,8 @@ import glob
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
+from stockade.frozen import NamedTuple
 from stockade.plan import mountinfo
 from stockade.plan.want import Want, below_any, is_below
 from stockade.rules.load import Entry, load_list

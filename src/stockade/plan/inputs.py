@@ -12,7 +12,6 @@ import json
 import os
 import stat
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from stockade.environment import compile_env
 from stockade.errors import Refused
@@ -30,6 +29,7 @@ from stockade.rules.resolve import Resolved
 from stockade.rules.tiers import Tier
 from stockade.rules.voiding import expand
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from stockade.host.facts import HostFacts
 

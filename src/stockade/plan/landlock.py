@@ -8,10 +8,12 @@ Source: Documentation/userspace-api/landlock.rst. Read next: ``launcher/src/step
 
 from __future__ import annotations
 
-from typing import Any
-
 from stockade.plan.rows import Row
 from stockade.plan.want import Want, is_below
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 MIN_ABI = 3
 MAX_ABI = 6  # later ones add no right that this product handles

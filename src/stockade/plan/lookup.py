@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
 
 from stockade.frozen import dataclass
 from stockade.plan.rows import Row
 from stockade.plan.want import is_below
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 MAX_LINKS = 40  # as the kernel: path_resolution(7)
 

@@ -8,9 +8,12 @@ having no optional fields: what is not said does not happen. Read next: ``linux.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
-Row = dict[str, Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+Row = dict[str, "Any"]
 
 SAFE = ("nodev", "nosuid")
 READ_ONLY = ("nodev", "nosuid", "ro")

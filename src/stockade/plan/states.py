@@ -8,14 +8,16 @@ Read next: ``rules/promises.py``, ``rules/voiding.py``.
 
 from __future__ import annotations
 
-from typing import Any
-
 from stockade.errors import Refused
 from stockade.plan import own
 from stockade.plan.want import Want
 from stockade.rules.promises import PROMISES, Promise, required
 from stockade.rules.tiers import ALL_TIERS
 from stockade.rules.voiding import waived_by
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def waived(want: Want, opened: str | None) -> dict[str, str]:

@@ -13,14 +13,16 @@ import os
 import re
 import stat
 import time
-from pathlib import Path
-from typing import Any
 
 from stockade.errors import ConfigError, nearest
 from stockade.frozen import dataclass
 from stockade.ids import digest as sha256_hex
 from stockade.ids import is_digest
-from stockade.paths import atomic_write
+from stockade.paths import AnyPath, atomic_write
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 KEEP_S = 30 * 24 * 3600
 _PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -36,10 +38,10 @@ class Stored:
     pins: tuple[str, ...]
 
 
-def put(directory: Path, data: bytes, *, pin: str | None = None) -> str:
+def put(directory: AnyPath, data: bytes, *, pin: str | None = None) -> str:
     """Store canonical plan bytes and return their digest; an equal plan is only touched."""
     name = sha256_hex(data)
-    path = directory / f"{name}.json"
+    path = _plan_path(directory, name)
     if not _is_same(path, data):
         atomic_write(path, data, 0o400)
     else:
@@ -49,24 +51,24 @@ def put(directory: Path, data: bytes, *, pin: str | None = None) -> str:
     return name
 
 
-def get(directory: Path, name: str) -> dict[str, Any]:
+def get(directory: AnyPath, name: str) -> dict[str, Any]:
     """Return the plan of a digest, a unique digest prefix (8 or more digits), or a pin.
 
     Raises: ConfigError(unknown_plan).
     """
-    data = (directory / f"{resolve(directory, name)}.json").read_bytes()
-    plan = json.loads(data)
+    with open(_plan_path(directory, resolve(directory, name)), "rb") as stream:
+        plan = json.load(stream)
     assert isinstance(plan, dict)
     return plan
 
 
-def resolve(directory: Path, name: str) -> str:
+def resolve(directory: AnyPath, name: str) -> str:
     """Return the digest that a digest, prefix or pin stands for."""
-    if is_digest(name) and (directory / f"{name}.json").exists():
+    if is_digest(name) and os.path.exists(_plan_path(directory, name)):
         return name
     if _PIN.fullmatch(name):
         pinned = _read_pin(_pin_path(directory, name))
-        if pinned is not None and (directory / f"{pinned}.json").exists():
+        if pinned is not None and os.path.exists(_plan_path(directory, pinned)):
             return pinned
     hits = [digest for digest in _digests(directory) if len(name) >= 8 and digest.startswith(name)]
     if len(hits) == 1:
@@ -76,13 +78,13 @@ def resolve(directory: Path, name: str) -> str:
                       hint=nearest(name, known))
 
 
-def listing(directory: Path) -> tuple[Stored, ...]:
+def listing(directory: AnyPath) -> tuple[Stored, ...]:
     """Return every stored plan, newest use first."""
     pins = pins_of(directory)
     found: list[Stored] = []
     for digest in _digests(directory):
         try:
-            info = os.lstat(directory / f"{digest}.json")
+            info = os.lstat(_plan_path(directory, digest))
         except FileNotFoundError:
             continue
         found.append(Stored(digest=digest, size_bytes=info.st_size, used_s=info.st_mtime,
@@ -90,17 +92,17 @@ def listing(directory: Path) -> tuple[Stored, ...]:
     return tuple(sorted(found, key=lambda item: (-item.used_s, item.digest)))
 
 
-def pins_of(directory: Path) -> dict[str, list[str]]:
+def pins_of(directory: AnyPath) -> dict[str, list[str]]:
     """Return digest -> pin names."""
     found: dict[str, list[str]] = {}
-    for path in sorted(directory.glob("*.pin")):
-        digest = _read_pin(path)
+    for name in _names(directory, ".pin"):
+        digest = _read_pin(os.path.join(directory, f"{name}.pin"))
         if digest is not None:
-            found.setdefault(digest, []).append(path.stem)
+            found.setdefault(digest, []).append(name)
     return found
 
 
-def unpin(directory: Path, pin: str) -> None:
+def unpin(directory: AnyPath, pin: str) -> None:
     """Forget a pin; the plan stays until it is old."""
     try:
         os.unlink(_pin_path(directory, pin))
@@ -110,7 +112,7 @@ def unpin(directory: Path, pin: str) -> None:
                           hint=nearest(pin, known)) from None
 
 
-def gc(directory: Path, *, older_than_s: float = KEEP_S, now_s: float | None = None) -> tuple[str, ...]:
+def gc(directory: AnyPath, *, older_than_s: float = KEEP_S, now_s: float | None = None) -> tuple[str, ...]:
     """Remove unpinned plans that were not put again for ``older_than_s``; return digests."""
     limit = (time.time() if now_s is None else now_s) - older_than_s
     removed: list[str] = []
@@ -118,14 +120,14 @@ def gc(directory: Path, *, older_than_s: float = KEEP_S, now_s: float | None = N
         if item.pins or item.used_s > limit:
             continue
         try:
-            os.unlink(directory / f"{item.digest}.json")
+            os.unlink(_plan_path(directory, item.digest))
         except FileNotFoundError:
             continue
         removed.append(item.digest)
     return tuple(removed)
 
 
-def _is_same(path: Path, data: bytes) -> bool:
+def _is_same(path: str, data: bytes) -> bool:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -136,23 +138,33 @@ def _is_same(path: Path, data: bytes) -> bool:
         return stat.S_ISREG(info.st_mode) and private and stream.read(len(data) + 1) == data
 
 
-def _digests(directory: Path) -> list[str]:
+def _names(directory: AnyPath, end: str) -> list[str]:
+    """Return the names that end so, without that end, sorted."""
     try:
         names = os.listdir(directory)
     except FileNotFoundError:
         return []
-    return sorted(n[:-5] for n in names if n.endswith(".json") and is_digest(n[:-5]))
+    return sorted(name.removesuffix(end) for name in names if name.endswith(end) and not name.startswith("."))
 
 
-def _pin_path(directory: Path, pin: str) -> Path:
+def _digests(directory: AnyPath) -> list[str]:
+    return [name for name in _names(directory, ".json") if is_digest(name)]
+
+
+def _plan_path(directory: AnyPath, digest: str) -> str:
+    return os.path.join(directory, f"{digest}.json")
+
+
+def _pin_path(directory: AnyPath, pin: str) -> str:
     if not _PIN.fullmatch(pin):
         raise ConfigError("value_invalid", f"pin: got {pin!r}, expected letters, digits, '.', '_' or '-'")
-    return directory / f"{pin}.pin"
+    return os.path.join(directory, f"{pin}.pin")
 
 
-def _read_pin(path: Path) -> str | None:
+def _read_pin(path: str) -> str | None:
     try:
-        text = path.read_text(encoding="ascii", errors="replace").strip()
+        with open(path, encoding="ascii", errors="replace") as stream:
+            text = stream.read().strip()
     except OSError:
         return None
     return text if is_digest(text) else None

@@ -11,7 +11,6 @@ import asyncio
 import os
 import subprocess
 from collections.abc import Generator
-from typing import Any
 
 from stockade.errors import ConfigError, TimedOut
 from stockade.process import _exec, tmpdisk
@@ -27,6 +26,10 @@ from stockade.process.api import (
 from stockade.process.capture import CHUNK
 from stockade.process.prepare import Prepared, launch_of, prepare
 from stockade.process.receipt import Receipt
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 STREAM_LIMIT = 1 << 16
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from stockade.decision import Decision
 from stockade.errors import CommandFailed, ConfigError, TimedOut
@@ -23,6 +22,14 @@ from stockade.process.prepare import Prepared, decide_only, launch_of, prepare
 from stockade.process.receipt import Receipt
 from stockade.rules.request import PROCESS_OPTIONS, Request, build_request
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    _CompletedProcess = subprocess.CompletedProcess[Any]
+else:
+    _CompletedProcess = subprocess.CompletedProcess
+
 Args = Sequence[str | bytes | os.PathLike[str]]
 
 # How long the supervisor may need beyond its own wall-clock limit before we end it ourselves.
@@ -31,7 +38,7 @@ _POPEN = ("stdin", "stdout", "stderr", "bufsize", "pipesize", "umask", "restore_
           "start_new_session", "process_group", "encoding", "errors")
 
 
-class Completed(subprocess.CompletedProcess[Any]):
+class Completed(_CompletedProcess):
     """A finished command: ``subprocess.CompletedProcess`` with its receipt.
 
     ``truncated``: names of the streams that were longer than ``capture_limit_bytes``.
@@ -187,8 +194,8 @@ def wrap(args: Args, *, pin: str | None = None, **options: Any) -> Wrapped:
     state = prepared.resolved.state_home
     digest = store.put(state.plans, compiled.canonical, pin=pin)
     launch = _exec.Launch(argv=compiled.argv, plan=b"", binds=tuple(sorted(compiled.binds.items())),
-                          cwd=compiled.cwd, spool=str(state.audit / "spool.jsonl"))
-    line = _exec.command_line(launch, source=["--plan", digest, "--plan-store", str(state.plans)])
+                          cwd=compiled.cwd, spool=f"{state.audit}/spool.jsonl")
+    line = _exec.command_line(launch, source=["--plan", digest, "--plan-store", state.plans])
     own = dict(compiled.set_env)
     return Wrapped(argv=tuple(line), env={**prepared.request.environ(), **own}, plan=digest,
                    decision=prepared.decision, _own=own)

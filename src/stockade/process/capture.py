@@ -12,10 +12,14 @@ import selectors
 import time
 from collections.abc import Mapping
 from subprocess import TimeoutExpired
-from typing import Any
 
 from stockade.frozen import dataclass
-from stockade.process._exec import AnyProcess
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from stockade.process._exec import AnyProcess
 
 CHUNK = 1 << 16
 

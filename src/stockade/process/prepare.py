@@ -9,11 +9,9 @@ at the next start. Read next: ``api.py``.
 from __future__ import annotations
 
 import os
-import threading
+from _thread import allocate_lock  # threading.Lock, without the rest of that module
 from collections import OrderedDict
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 from stockade import paths
 from stockade.decision import Decision, decide
@@ -27,6 +25,10 @@ from stockade.plan.witness import Witness
 from stockade.process import _exec
 from stockade.rules.request import Request
 from stockade.rules.resolve import Resolved, resolve
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 MAX_REMEMBERED = 128
 POLICY_PATHS = ("/etc/stockade", "/etc/stockade/policy.toml", "/etc/stockade/policy.d",
@@ -44,7 +46,7 @@ class Prepared:
 
 
 _remembered: OrderedDict[Request, tuple[Prepared, Witness]] = OrderedDict()
-_lock = threading.Lock()
+_lock = allocate_lock()
 
 
 def prepare(request: Request, *, stored: bool = False) -> Prepared:
@@ -86,7 +88,7 @@ def _prepare(request: Request, stored: bool) -> Prepared:
 
 def make_state_home(resolved: Resolved) -> None:
     """Make the directories of the state home, mode 0700; resolving only looked for its place."""
-    path = str(resolved.state_home.path)
+    path = resolved.state_home.path
     if not os.path.isdir(resolved.state_home.audit) or not os.path.isdir(resolved.state_home.plans):
         paths.state_home({**os.environ, "STOCKADE_HOME": path}, create=True)
 
@@ -126,15 +128,15 @@ def _remember(key: Request, prepared: Prepared) -> None:
 
 
 def _config_paths(resolved: Resolved) -> list[str]:
-    home = Path(resolved.config_home)
-    found = [str(home), *(str(home / name) for name in ("config.toml", "policy.toml", "policy.d", "profiles"))]
-    for directory in ("/etc/stockade/policy.d", "/etc/stockade/profiles", str(home / "profiles")):
+    home = resolved.config_home
+    found = [home, *(f"{home}/{name}" for name in ("config.toml", "policy.toml", "policy.d", "profiles"))]
+    for directory in ("/etc/stockade/policy.d", "/etc/stockade/profiles", f"{home}/profiles"):
         try:
             found += [os.path.join(directory, name) for name in sorted(os.listdir(directory))]
         except OSError:
             continue
     found.append(os.path.join(resolved.workspace, ".stockade.toml"))
-    found.append(str(resolved.state_home.trust_file))
+    found.append(resolved.state_home.trust_file)
     found += [name for name in resolved.profiles if name.startswith("/")]
     return found
 
@@ -161,5 +163,5 @@ def launch_of(prepared: Prepared, options: Mapping[str, Any], tmp: str | None = 
         argv=compiled.argv, plan=compiled.canonical, binds=tuple(sorted(binds.items())),
         cwd=options.get("_start_in") or compiled.cwd, set_env=compiled.set_env, pass_fds=prepared.request.pass_fds,
         timeout_ms=None if timeout is None else max(1, int(float(timeout) * 1000)),
-        spool=str(prepared.resolved.state_home.audit / "spool.jsonl"),
+        spool=f"{prepared.resolved.state_home.audit}/spool.jsonl",
     )

@@ -10,10 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 from stockade.errors import LaunchFailed, Refused
 from stockade.frozen import dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 SCHEMA = "stockade.receipt.v1"
 MAX_BYTES = 8 << 20  # 5,000 variables by name and 2,000 changed paths stay far below
@@ -22,7 +25,7 @@ MAX_BYTES = 8 << 20  # 5,000 variables by name and 2,000 changed paths stay far 
 BROKEN = frozenset({"usage", "plan_missing", "plan_unsealed", "plan_owner", "plan_digest",
                     "plan_invalid", "bind_invalid", "report_failed"})
 
-Record = Mapping[str, Any]
+Record = Mapping[str, "Any"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from stockade.errors import ConfigError, nearest
 from stockade.paths import canonical, is_below
@@ -18,6 +17,10 @@ from stockade.process.api import Args, Completed, Wrapped
 from stockade.rules.names import check_tier
 from stockade.rules.request import PROCESS_OPTIONS, REQUEST_OPTIONS
 from stockade.rules.tiers import Tier
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 # Per call: options of the process, and two that change nothing of what the box may reach.
 PER_CALL = PROCESS_OPTIONS | {"cwd", "set_env"}

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import fcntl
 import os
-from typing import TYPE_CHECKING
 
 from stockade.ids import ulid
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from stockade.process.prepare import Prepared
 

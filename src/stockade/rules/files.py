@@ -13,10 +13,13 @@ import os
 import re
 import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
 
 from stockade.errors import ConfigError, Error, nearest
 from stockade.frozen import dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 MAX_BYTES = 1 << 20  # far above any real file; a FIFO or device given as one must not fill memory
 

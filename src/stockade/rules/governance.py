@@ -11,13 +11,16 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from stockade.errors import ConfigError
 from stockade.frozen import dataclass, replace
 from stockade.rules import names, units
 from stockade.rules.files import Document, read_toml
 from stockade.rules.tiers import Tier, parse
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 SYSTEM_DIR = "/etc/stockade"
 _NET_ORDER = ("none", "host")
@@ -142,7 +145,7 @@ def _longest(first: int | None, second: int | None) -> int | None:
     return max((value for value in (first, second) if value is not None), default=None)
 
 
-Check = Callable[[Document, str, Any], Any]
+Check = Callable[[Document, str, "Any"], "Any"]
 
 
 def _tier(document: Document, key: str, value: Any) -> Tier:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from stockade.frozen import dataclass, field
 from stockade.rules import names, units
 from stockade.rules.files import Document
 from stockade.rules.request import check_limits, check_net, check_on_persistence, check_variable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 PATH_LISTS = ("read", "write", "hide", "devices")
 WORD_LISTS = ("sockets", "allow", "env", "accept")

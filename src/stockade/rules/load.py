@@ -13,9 +13,13 @@ import json
 import os
 import sys
 from functools import cache, lru_cache
-from typing import Any, NamedTuple
 
 from stockade.errors import ConfigError, nearest
+from stockade.frozen import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 RULES_DIR = os.path.dirname(os.path.abspath(__file__))
 COMPILED = os.path.join(RULES_DIR, "compiled.json")

@@ -7,12 +7,14 @@ Read next: ``stockade.rules.tiers``, ``stockade.rules.promises``.
 
 from __future__ import annotations
 
-from typing import Any
-
 from stockade.errors import ConfigError, nearest
 from stockade.rules.load import load_list
 from stockade.rules.promises import PROMISES
 from stockade.rules.tiers import CALLERS, Tier
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 TIER_NAMES = tuple(tier.name for tier in Tier)
 PROMISE_IDS = frozenset(promise.id for promise in PROMISES)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from stockade.errors import ConfigError, nearest
 from stockade.frozen import dataclass
@@ -19,6 +18,10 @@ from stockade.rules.layer import LAYER_KEYS, Layer, PathRef, parse_layer, path_r
 from stockade.rules.load import profile_data, profile_names
 from stockade.rules.names import check_caller
 from stockade.rules.units import choice
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _OWN_KEYS = frozenset({"schema", "description", "extends", "class", "match", "caches", "config", "state",
                        "inner_sandbox"})

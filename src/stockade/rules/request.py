@@ -11,11 +11,14 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from stockade.errors import ConfigError, Refused, nearest
 from stockade.frozen import dataclass, field
 from stockade.rules import names, units
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 # Options that belong to the process, not to the box: ``stockade.process.api`` owns them.
 PROCESS_OPTIONS = frozenset({
@@ -314,8 +317,7 @@ def check_net(value: Any) -> str | None:
         if not isinstance(item, str) or not item or (item.isalpha() and item not in ("host", "none", "localhost")):
             raise ConfigError("value_invalid", f"net {item!r}: not known",
                               hint=nearest(str(item), ("host", "none")))
-    raise Refused("net_unsupported", f"net {wanted[0]!r}: network lists are not available in this version; "
-                  "use none or host")
+    raise Refused("net_unsupported", f"net {wanted[0]!r}: network lists are not available in this version")
 
 
 def check_limits(value: Any) -> tuple[tuple[str, int], ...]:
@@ -348,7 +350,7 @@ def check_on_persistence(value: Any) -> str | None:
     """Return ``report`` or None; the other words are known and not available yet."""
     if value in ("quarantine", "fail"):
         raise Refused("persistence_unsupported", f"on_persistence {value!r}: this version reports new "
-                      "persistence points and cannot act on them; use report")
+                      "persistence points and cannot act on them")
     return units.choice("on_persistence", value, ("report",))
 
 

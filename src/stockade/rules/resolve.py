@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 from stockade.errors import Refused
 from stockade.frozen import dataclass
@@ -27,6 +26,10 @@ from stockade.rules.resolved import CacheSpec, ConfigSpec, Resolved, StateSpec
 from stockade.rules.roots import Roots, find_roots
 from stockade.rules.settings import Settings, load_settings
 from stockade.rules.tiers import CALLERS, TIER_NET, Caller, Tier, parse
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["CacheSpec", "ConfigSpec", "Resolved", "StateSpec", "resolve"]
 

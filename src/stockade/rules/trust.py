@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
 
 from stockade.errors import ConfigError
 from stockade.ids import digest
 from stockade.paths import StateHome, atomic_write
 from stockade.rules.files import Document, read_checked
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _SCHEMA = "stockade.trust.v1"
 

@@ -8,9 +8,12 @@ Read next: ``stockade.rules.request``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from stockade.errors import ConfigError, nearest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 # Powers of 1024, as ulimit, tmpfs and the container engines read the same letters.
 _SIZES: Mapping[str, int] = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}

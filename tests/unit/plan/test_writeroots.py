@@ -31,7 +31,7 @@ def test_a_root_below_a_read_only_point_keeps_its_mount(place: Path) -> None:
     assert "@ws/.vscode/state" in rows(result)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="known gap no_root_caller: the id map belongs to a root caller")
+@pytest.mark.known_gap("no_root_caller")
 def test_a_root_of_another_owner_keeps_its_own_id_map(place: Path) -> None:
     (place / "work" / "theirs").mkdir()
     os.chown(place / "work", 1000, 1000)

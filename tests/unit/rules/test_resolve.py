@@ -180,7 +180,7 @@ def test_trust_is_given_to_a_content_and_ends_with_it(world: World) -> None:
 
 def test_a_broken_trust_file_is_an_error_not_trust(world: World) -> None:
     world.project(WIDE)
-    world.state.trust_file.write_text("{}")
+    Path(world.state.trust_file).write_text("{}")
     with pytest.raises(ConfigError) as caught:
         world.resolve()
     assert caught.value.code == "config_invalid"
@@ -289,7 +289,7 @@ def test_hostile_classes_get_nothing_by_default(world: World, caller: str, monke
 
 @pytest.mark.parametrize("place", ["home", "/", "above", "state", "above_state", "/tmp", "/etc", "/usr/bin"])
 def test_standing_in_a_wide_place_grants_nothing_and_says_so(world: World, place: str) -> None:
-    cwd = {"home": world.home, "above": world.home.parent, "state": world.state.path / "plans",
+    cwd = {"home": world.home, "above": world.home.parent, "state": f"{world.state.path}/plans",
            "above_state": world.home / ".local"}.get(place, Path(place))
     got = world.resolve(cwd=cwd)
     assert got.write_roots == () and got.cwd is None

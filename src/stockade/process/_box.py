@@ -1,0 +1,251 @@
+"""A box as a child process: the half of the chokepoint that waits.
+
+Owns: the report pipe, the lifetime link to the caller, and the reading of records. No Python runs
+between fork and exec: there is no ``preexec_fn``. Fails closed: a launcher that ends without a
+record is ``launch_failed``, also when it ends with status 0; a child's own 125 is never taken for
+a refusal, because only the record decides. Read next: ``receipt.py``, ``_exec.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+
+from stockade.errors import EXIT_TIMED_OUT, LaunchFailed
+from stockade.process._exec import KILL_SIGNAL, Launch, command_line, env_items, sealed_memfd, start_error
+from stockade.process.receipt import Reader, Receipt, refusal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    _Popen = subprocess.Popen[Any]
+else:
+    _Popen = subprocess.Popen
+
+
+class Box(_Popen):
+    """A box as a ``subprocess.Popen``: the process is the supervisor, the status the command's.
+
+    The constructor returns when the launcher has reported: the command runs, or the typed
+    refusal is raised. ``defer`` leaves that wait to the caller (the asyncio layer).
+    """
+
+    def __init__(self, launch: Launch, *, defer: bool = False, **popen: Any) -> None:
+        self._reader = Reader()
+        self._report: int | None = None
+        self._gate: int | None = None
+        self._values = b""
+        self._report_lock = threading.RLock()
+        self._start(launch, popen)
+        self.args = list(launch.argv)
+        if not defer:
+            self.wait_started()
+
+    def _start(self, launch: Launch, popen: dict[str, Any]) -> None:
+        # (9) Start the launcher: nothing of Python runs between fork and exec.
+        opened: list[int] = []
+        try:
+            plan = sealed_memfd("stockade-plan", launch.plan)
+            opened.append(plan)
+            read_end, write_end = os.pipe2(os.O_CLOEXEC)
+            opened.append(write_end)
+            self._report = read_end
+            extra = ["--report-fd", str(write_end)]
+            if launch.set_env or launch.gated:
+                values = self._make_gate(launch) if launch.gated else \
+                    sealed_memfd("stockade-env", env_items(launch.set_env))
+                opened.append(values)
+                extra += ["--setenv-fd", str(values)]
+            if launch.tied:
+                caller = os.pidfd_open(os.getpid())
+                opened.append(caller)
+                extra += ["--caller-pidfd", str(caller)]
+            line = command_line(launch, source=["--plan-fd", str(plan)], extra=extra)
+            super().__init__(line, pass_fds=(*launch.pass_fds, *opened), **popen)
+        except OSError as err:
+            self._close_report()
+            raise start_error(err) from err
+        except BaseException:
+            self._close_report()
+            raise
+        finally:
+            for fd in opened:
+                os.close(fd)
+
+    def _make_gate(self, launch: Launch) -> int:
+        """Return the reading end of a pipe for the variables: its end of file is the go."""
+        read_end, self._gate = os.pipe2(os.O_CLOEXEC)
+        self._values = env_items(launch.set_env)
+        return read_end
+
+    def release(self) -> None:
+        """Let a gated launcher go on."""
+        fd = self._gate
+        if fd is None:
+            return
+        try:
+            view = memoryview(self._values)
+            while view:
+                view = view[os.write(fd, view):]
+            self._gate = None
+            os.close(fd)
+        except BrokenPipeError:
+            self._close_gate()  # it has ended; its record says why
+        except BaseException:
+            self._close_gate()
+            raise
+
+    def _close_gate(self) -> None:
+        """Close an unreleased gate; before that the launcher ends, for it would start without variables."""
+        fd, self._gate = self._gate, None
+        if fd is not None:
+            super().send_signal(signal.SIGKILL)
+            os.close(fd)
+
+    # -- records ---------------------------------------------------------------------------
+
+    @property
+    def report_fd(self) -> int | None:
+        """The reading end of the report pipe while it is open (for event loops)."""
+        return self._report
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """What is known: the launch record, and the end record once the box has ended."""
+        self._drain(block=False)
+        return self._reader.receipt()
+
+    @property
+    def decided(self) -> bool:
+        """True once the launch is known to have succeeded or been refused."""
+        return self._reader.decided
+
+    def wait_started(self) -> None:
+        """Wait for the launch record.
+
+        Raises: Refused or LaunchFailed; the supervisor is reaped before.
+        """
+        while not self._reader.decided and self._report is not None:
+            self._drain(block=True)
+        self.check_started()
+
+    def check_started(self) -> None:
+        """Raise the typed error if the launch is known to have failed. Does not wait."""
+        if self._reader.launch is not None:
+            return
+        status = self._reap()
+        self._close_streams()
+        if self._reader.refused is not None:
+            raise refusal(self._reader.refused, status)
+        raise LaunchFailed("launch_failed", f"launcher: got status {status} and no record, expected a record",
+                           returncode=status)
+
+    def read_report(self) -> bool:
+        """Read what is there (event-loop callback). Returns: True at the end of the report."""
+        self._drain(block=False)
+        return self._report is None
+
+    def _drain(self, *, block: bool) -> None:
+        with self._report_lock:
+            while self._report is not None:
+                if not block and not select_readable(self._report):
+                    return
+                try:
+                    data = os.read(self._report, 1 << 16)
+                    self._reader.feed(data)
+                except LaunchFailed:
+                    self._close_report()
+                    self.kill()
+                    raise
+                if not data:
+                    self._close_report()
+                elif block:
+                    return
+
+    def _close_report(self) -> None:
+        fd, self._report = self._report, None
+        if fd is not None:
+            os.close(fd)
+
+    def _close_streams(self) -> None:
+        for stream in (self.stdin, self.stdout, self.stderr):
+            if stream is not None:
+                try:
+                    stream.close()
+                except OSError:
+                    continue
+
+    # -- the end ---------------------------------------------------------------------------
+
+    def _reap(self) -> int:
+        return super().wait()
+
+    def poll(self) -> int | None:
+        """Return the command's status, or None while the box lives."""
+        self._drain(block=False)
+        return self._settle(super().poll())
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end of the box; reads the report meanwhile, so it can never block the end."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._report is not None:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            if select_readable(self._report, left):
+                self._drain(block=True)
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        status = self._settle(super().wait(left))
+        assert status is not None
+        return status
+
+    def _settle(self, status: int | None) -> int | None:
+        """Where the caller ignores SIGCHLD the kernel keeps no status: the record has it."""
+        end = self._reader.end
+        if status == 0 and end is not None:
+            if end.get("exit_code"):
+                self.returncode = int(end["exit_code"])
+            elif end.get("signal"):
+                self.returncode = -int(end["signal"])
+            elif end.get("outcome") == "timed_out":
+                self.returncode = EXIT_TIMED_OUT
+            return self.returncode
+        return status
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal to the command through the supervisor; SIGKILL ends the whole box."""
+        super().send_signal(KILL_SIGNAL if sig == signal.SIGKILL else sig)
+
+    def kill(self) -> None:
+        """End every process of the box with SIGKILL, through the supervisor."""
+        self.send_signal(signal.SIGKILL)
+
+    def __exit__(self, *exc: Any) -> None:
+        try:
+            self._close_gate()
+            super().__exit__(*exc)
+        finally:
+            self._close_report()
+
+    def __del__(self, *args: Any, **kwargs: Any) -> None:
+        if getattr(self, "_gate", None) is not None and getattr(self, "_child_created", False):
+            self._close_gate()
+        for name in ("_report", "_gate"):
+            fd = getattr(self, name, None)
+            if fd is not None:
+                setattr(self, name, None)
+                os.close(fd)
+        if getattr(self, "_child_created", False):
+            super().__del__(*args, **kwargs)
+
+
+def select_readable(fd: int, timeout_s: float | None = 0.0) -> bool:
+    """Wait until ``fd`` can be read or is at its end; poll(2), because numbers above 1023 occur."""
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(None if timeout_s is None else timeout_s * 1000))
