@@ -22,6 +22,7 @@ pub enum Event {
     /// The guard of this number is no longer in place.
     GuardLost(u32),
     MemoryLimit,
+    CpuLimit,
     /// The home is a list of binds, not an overlay.
     Snapshot,
 }
@@ -67,6 +68,7 @@ impl Event {
             Event::Ended(status) => encode(b'e', status, 0),
             Event::GuardLost(index) => encode(b'g', index as i32, 0),
             Event::MemoryLimit => encode(b'm', 0, 0),
+            Event::CpuLimit => encode(b't', 0, 0),
             Event::Snapshot => encode(b'n', 0, 0),
         }
     }
@@ -80,6 +82,7 @@ impl Event {
             (b'e', status, _) => Event::Ended(status),
             (b'g', index, _) => Event::GuardLost(index as u32),
             (b'm', ..) => Event::MemoryLimit,
+            (b't', ..) => Event::CpuLimit,
             (b'n', ..) => Event::Snapshot,
             _ => return Err(io::Error::from(io::ErrorKind::InvalidData)),
         })

@@ -34,6 +34,8 @@ pub struct Launch<'a> {
     pub errors: Option<OwnedFd>,
     pub wall_ms: Option<u64>,
     pub ids: (u32, u32),
+    /// P0's own descriptors, of which P1 has a copy.
+    pub outer: [RawFd; 3],
 }
 
 /// How the caller started us, restored for the command.
@@ -79,6 +81,10 @@ impl Start {
 
 /// Runs as P1. Never returns: the exit code is of no interest, P0 knows the rest.
 pub fn run(mut launch: Launch, wipe: impl Fn()) -> ! {
+    // First: with a copy of P0's end the socket would never end, and a P0 that was
+    // killed before our parent-death signal is set would leave us for ever.
+    // SAFETY: nothing in this process uses them.
+    unsafe { launch.outer.map(|fd| libc::close(fd)) };
     let code = match build(&mut launch).and_then(|guards| start(&mut launch, guards, &wipe)) {
         Ok(watch) => watch.run(),
         Err(refusal) => report(launch.errors.as_ref(), &refusal),
@@ -207,6 +213,7 @@ fn start(launch: &mut Launch, guards: Vec<Placed>, wipe: &impl Fn()) -> Result<W
         lost: vec![],
         absent: vec![],
         memory_bytes: launch.plan.limits.memory_bytes,
+        cpu_time_s: launch.plan.limits.cpu_time_s,
         deadline: Watch::deadline(launch.wall_ms),
     })
 }

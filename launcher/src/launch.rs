@@ -4,7 +4,7 @@
 //! `supervise.rs` (the loop), `receipts.rs` (what is written), `ending.rs`.
 
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -64,7 +64,9 @@ impl Session {
         let prepared = userns::prepare(&self.loaded.plan)?;
         let mut terminal = Terminal::open();
         let env = std::mem::take(&mut self.env.env);
+        let outer_fds = [outer.as_raw_fd(), errors.as_raw_fd(), signals.as_raw_fd()];
         let spawn = Spawn {
+            outer_fds,
             inner,
             errors_in,
             prepared,
@@ -91,6 +93,7 @@ impl Session {
             status: None,
             stop_asked: false,
             ended: None,
+            limit: None,
             lost: vec![],
             degraded: vec![],
         };
@@ -132,6 +135,7 @@ impl Session {
             errors: Some(spawn.errors_in),
             wall_ms: spawn.wall_ms,
             ids,
+            outer: spawn.outer_fds,
         };
         init::run(launch, || block.wipe())
     }
@@ -178,6 +182,7 @@ impl Session {
 
 /// What the child's copy takes with it.
 struct Spawn<'a> {
+    outer_fds: [RawFd; 3],
     inner: OwnedFd,
     errors_in: OwnedFd,
     prepared: Prepared,

@@ -9,7 +9,7 @@ use crate::report::{self, Refusal, Report};
 use crate::session::{self, Session};
 use crate::spool::{Appended, Spool};
 use crate::steps::{landlock, limits};
-use crate::supervise::{self, Supervisor};
+use crate::supervise::Supervisor;
 use crate::{persist, plan, ulid, version};
 
 pub const REFUSED: i32 = 125;
@@ -107,7 +107,7 @@ impl Session {
             outcome: ending::outcome(box_, signal),
             exit_code,
             signal,
-            limit_hit: supervise::limit_hit(box_.ended, signal),
+            limit_hit: box_.limit_hit(signal),
             wall_ms: self.began.elapsed().as_millis() as u64,
             cpu_ms,
             max_rss_bytes,

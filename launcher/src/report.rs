@@ -54,7 +54,7 @@ pub const CODES: &[(&str, u8, &str)] = &[
     ("dev_denied", 5, "the private /dev could not be made; `stockade doctor` names the cause"),
     ("pivot_denied", 6, "the new root could not be entered; `stockade doctor` names the cause"),
     ("fork_failed", 7, "no process could be made; check the process limit"),
-    ("fds_denied", 8, "inherited descriptors could not be closed"),
+    ("fds_denied", 8, "hand over files, pipes or sockets; grant a directory by its path"),
     ("env_invalid", 9, "check the names and values that were set for the command"),
     ("nnp_denied", 10, "no_new_privs was refused"),
     ("keyring_denied", 10, "no fresh session keyring could be made; check the key quota"),

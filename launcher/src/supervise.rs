@@ -41,6 +41,7 @@ pub struct Supervisor {
     pub stop_asked: bool,
     /// Why the box was ended from here, if it was.
     pub ended: Option<Outcome>,
+    pub limit: Option<LimitHit>,
     pub lost: Vec<String>,
     pub degraded: Vec<String>,
 }
@@ -110,6 +111,20 @@ impl Supervisor {
         self.status.is_none()
     }
 
+    fn limit(&mut self, which: LimitHit) {
+        self.limit.get_or_insert(which);
+        self.end(Outcome::Limit);
+    }
+
+    /// Which limit ended the box or its command, if one did.
+    pub fn limit_hit(&self, signal: Option<i32>) -> Option<LimitHit> {
+        match (self.ended, signal) {
+            (Some(Outcome::TimedOut), _) => Some(LimitHit::Wall),
+            (None, Some(libc::SIGXCPU)) => Some(LimitHit::CpuTime),
+            _ => self.limit,
+        }
+    }
+
     /// Ends every process of the box: P1 is the init of its pid namespace.
     pub fn end(&mut self, why: Outcome) {
         if self.ended.is_none() {
@@ -169,7 +184,8 @@ impl Supervisor {
             Event::Continued => {}
             Event::Ended(status) => self.status = Some(status),
             Event::GuardLost(index) => self.guard_lost(index),
-            Event::MemoryLimit => self.end(Outcome::Limit),
+            Event::MemoryLimit => self.limit(LimitHit::Memory),
+            Event::CpuLimit => self.limit(LimitHit::CpuTime),
             Event::Snapshot => self.snapshot = true,
         }
     }
@@ -286,15 +302,5 @@ fn stop_self(signal: i32) {
         libc::kill(libc::getpid(), signal);
         libc::sigprocmask(libc::SIG_UNBLOCK, &only, std::ptr::null_mut());
         libc::sigprocmask(libc::SIG_BLOCK, &only, std::ptr::null_mut());
-    }
-}
-
-/// Which limit a wait status and an end tell of.
-pub fn limit_hit(ended: Option<Outcome>, signal: Option<i32>) -> Option<LimitHit> {
-    match (ended, signal) {
-        (Some(Outcome::TimedOut), _) => Some(LimitHit::Wall),
-        (Some(Outcome::Limit), _) => Some(LimitHit::Memory),
-        (None, Some(libc::SIGXCPU)) => Some(LimitHit::CpuTime),
-        _ => None,
     }
 }

@@ -32,6 +32,7 @@ pub struct Watch {
     /// Lost guards whose name nothing has; looked for until it is back.
     pub absent: Vec<usize>,
     pub memory_bytes: Option<u64>,
+    pub cpu_time_s: Option<u64>,
     pub deadline: Option<Instant>,
 }
 
@@ -61,8 +62,8 @@ impl Watch {
             if self.deadline.is_some_and(|at| Instant::now() >= at) {
                 return 124;
             }
-            if self.over_memory() {
-                self.tell(&Event::MemoryLimit);
+            if let Some(limit) = self.over_limit() {
+                self.tell(&limit);
                 return 0;
             }
         }
@@ -79,7 +80,7 @@ impl Watch {
         ];
         let left =
             self.deadline.map(|at| at.saturating_duration_since(Instant::now()).as_millis().min(1 << 30) as i32 + 1);
-        let sample = self.memory_bytes.map(|_| SAMPLE_MS);
+        let sample = self.memory_bytes.or(self.cpu_time_s).map(|_| SAMPLE_MS);
         let look = (!self.absent.is_empty()).then_some(LOOK_MS);
         let timeout = [left, sample, look].into_iter().flatten().min().unwrap_or(-1);
         // SAFETY: the array lives through the call.
@@ -167,18 +168,46 @@ impl Watch {
         }
     }
 
-    fn over_memory(&self) -> bool {
-        self.memory_bytes.is_some_and(|limit| resident_bytes() > limit)
+    /// The limits of the whole tree that no single call of the kernel holds.
+    fn over_limit(&self) -> Option<Event> {
+        if self.memory_bytes.is_some_and(|limit| resident_bytes() > limit) {
+            return Some(Event::MemoryLimit);
+        }
+        // One second more than RLIMIT_CPU, which tells a single process first.
+        self.cpu_time_s.is_some_and(|limit| cpu_time() >= Duration::from_secs(limit + 1)).then_some(Event::CpuLimit)
     }
+}
+
+fn processes() -> impl Iterator<Item = u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten();
+    entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse::<u32>().ok()).filter(|pid| *pid != 1)
+}
+
+/// Processor time of the living, what they have reaped, and what P1 has reaped.
+/// Source: proc_pid_stat(5), fields 14 to 17; getrusage(2), RUSAGE_CHILDREN.
+fn cpu_time() -> Duration {
+    // SAFETY: sysconf has no memory effect; rusage is plain data that lives through the call.
+    let (per_second, reaped) = unsafe {
+        let mut reaped: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_CHILDREN, &mut reaped);
+        (libc::sysconf(libc::_SC_CLK_TCK).max(1) as u64, reaped)
+    };
+    let ticks: u64 = processes().map(cpu_ticks).sum();
+    let of = |t: libc::timeval| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1000);
+    Duration::from_millis(ticks * 1000 / per_second) + of(reaped.ru_utime) + of(reaped.ru_stime)
+}
+
+fn cpu_ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    fields.skip(11).take(4).filter_map(|n| n.parse::<u64>().ok()).sum()
 }
 
 /// Resident memory of every process of the namespace but P1. Source: proc_pid_statm(5).
 fn resident_bytes() -> u64 {
     // SAFETY: sysconf has no memory effect.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(0) as u64;
-    let Ok(entries) = std::fs::read_dir("/proc") else { return 0 };
-    let pids = entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse::<u32>().ok()).filter(|pid| *pid != 1);
-    pids.map(|pid| resident_pages(pid) * page).sum()
+    processes().map(|pid| resident_pages(pid) * page).sum()
 }
 
 fn resident_pages(pid: u32) -> u64 {

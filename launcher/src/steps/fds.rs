@@ -11,6 +11,7 @@ use crate::sys;
 
 /// Marks everything but 0, 1, 2 and `kept` close-on-exec, and unmarks the kept ones.
 pub fn close_others(kept: &[RawFd]) -> Result<(), Refusal> {
+    (0..=2).chain(kept.iter().copied()).try_for_each(check)?;
     let fail = |e: &io::Error| Refusal::new("fds_denied", "descriptors").io(e);
     let mut from: u32 = 3;
     for fd in kept {
@@ -19,6 +20,22 @@ pub fn close_others(kept: &[RawFd]) -> Result<(), Refusal> {
         from = *fd as u32 + 1;
     }
     mark(from, u32::MAX).map_err(|e| fail(&e))
+}
+
+/// A directory (or a place in one) is the host's whole tree with the host's
+/// mounts: `openat(0, "../..")` would pass every wall. A block device is a disk.
+fn check(fd: RawFd) -> Result<(), Refusal> {
+    let Ok(st) = sys::fstat(fd) else { return Ok(()) };
+    // SAFETY: F_GETFL takes no pointer.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    let what = match st.st_mode & libc::S_IFMT {
+        libc::S_IFDIR => "a directory",
+        libc::S_IFBLK => "a block device",
+        _ if flags & libc::O_PATH != 0 => "a path descriptor",
+        _ => return Ok(()),
+    };
+    let expected = "expected a file, pipe, socket or terminal";
+    Err(Refusal::new("fds_denied", format!("descriptor {fd}")).detail(format!("got {what}, {expected}")))
 }
 
 fn keep(fd: RawFd) -> io::Result<()> {

@@ -48,7 +48,12 @@ pub fn notes(limits: &Limits) -> Vec<LimitApplied> {
     let below = |resource, value: Option<u64>| value.map(|value| value.min(hard_limit(resource)));
     add("processes", below(libc::RLIMIT_NPROC, limits.processes), "RLIMIT_NPROC in the box's user namespace", true);
     add("files", below(libc::RLIMIT_NOFILE, limits.files), "RLIMIT_NOFILE per process", true);
-    add("cpu_time_s", below(libc::RLIMIT_CPU, limits.cpu_time_s), "RLIMIT_CPU per process", false);
+    add(
+        "cpu_time_s",
+        below(libc::RLIMIT_CPU, limits.cpu_time_s),
+        "RLIMIT_CPU per process and sampling of the tree every 100 ms",
+        false,
+    );
     add(
         "memory_bytes",
         below(libc::RLIMIT_DATA, limits.memory_bytes),
