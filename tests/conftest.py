@@ -7,7 +7,8 @@ skip is a known gap of this host. Fails closed: a skip that is not on the list f
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import platform
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +18,11 @@ from support import actors, builders
 
 CALLERS = ("user", "root")
 _UNKNOWN_SKIPS: list[str] = []
+# What tells whether this host has the gap; ids are those of KNOWN_GAPS.
+_HAS_GAP: dict[str, Callable[[], bool]] = {
+    "no_root_caller": lambda: os.geteuid() != 0,
+    "not_x86_64": lambda: platform.machine() != "x86_64",
+}
 
 
 @pytest.fixture(scope="session")
@@ -41,8 +47,7 @@ def user(stage: builders.Stage) -> Iterator[actors.Actor]:
 @pytest.fixture(scope="session")
 def root(stage: builders.Stage) -> Iterator[actors.Actor]:
     """Root with a fixture home; a run that is not root has no root caller."""
-    if os.geteuid() != 0:
-        gap("no_root_caller")
+    skip_for_gap("no_root_caller")
     made = actors.make_root(stage)
     yield made
     actors.drop_actor(made)
@@ -64,9 +69,16 @@ def fresh_repo(actor: actors.Actor) -> Iterator[str]:
     actor.remove(path)
 
 
-def gap(gap_id: str) -> None:
-    """Skip for a known gap of this host; any other reason to skip fails the run."""
-    pytest.skip(f"known gap {gap_id}: {KNOWN_GAPS[gap_id]}")
+def skip_for_gap(gap_id: str) -> None:
+    """Skip if this host has the gap; any other reason to skip fails the run."""
+    if _HAS_GAP[gap_id]():
+        pytest.skip(f"known gap {gap_id}: {KNOWN_GAPS[gap_id]}")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """``@pytest.mark.known_gap("id")``: the test does not exist on a host with that gap."""
+    for mark in item.iter_markers("known_gap"):
+        skip_for_gap(mark.args[0])
 
 
 def _reason_of(report: Any) -> str:

@@ -123,10 +123,9 @@ DEFERRED = (
     _later("later.gateway.delegate", "a delegated spawn matches exactly one pinned shape", "gateway"),
 )
 
-# Gaps of a host that explain a skip. ``conftest.gap`` is the only way to skip.
+# Gaps of a host that explain a skip. The marker ``known_gap`` is the only way to skip.
 KNOWN_GAPS = {
     "no_root_caller": "the suite runs as an ordinary user; root as a caller needs root",
-    "no_landlock": "this kernel has no Landlock; it is the second mechanism only",
     "not_x86_64": "this attack exists on x86_64 only (x32, 32-bit entry)",
 }
 

@@ -54,14 +54,20 @@ def test_the_wall_clock_ends_the_box_with_a_typed_outcome(actor: Actor, tier: st
     run = actor.run(["/bin/sh", "-c", "trap '' TERM INT; echo started; while :; do sleep 1; done"], tier=tier, limits={"wall": "1s"})
     assert run.raw.get("timed_out") or run.receipt["end"]["outcome"] == "timed_out"
     assert (run.raw.get("stdout") or run.stdout) == "started\n"
+    twin = actor.run(["/bin/sh", "-c", "sleep 0.2; echo ended"], tier=tier, limits={"wall": "10s"})
+    assert twin.stdout == "ended\n" and twin.receipt["end"]["outcome"] == "exited"
 
 
 @requirement("limits")
 @at_tiers("limits")
 def test_cpu_time_ends_a_busy_program(actor: Actor, tier: str) -> None:
-    run = actor.run(["/bin/sh", "-c", "while :; do :; done"], tier=tier, limits={"cpu_time_s": 1, "wall": "20s"})
-    assert run.returncode in (-24, -9)
-    assert run.receipt["end"]["limit_hit"] == "cpu_time"
+    """The twin uses most of a second and ends by itself."""
+    busy = "import time\nwhile time.process_time() < float({}): pass\nprint('done')"
+    run = actor.run(["/usr/bin/python3", "-c", busy.format(6)], tier=tier, limits={"cpu_time_s": 1, "wall": "30s"})
+    assert (run.returncode in (-24, -9), run.stdout) == (True, "")
+    assert run.receipt["end"]["limit_hit"] == "cpu_time" and 900 <= run.receipt["end"]["cpu_ms"] < 4000
+    twin = actor.run(["/usr/bin/python3", "-c", busy.format(0.5)], tier=tier, limits={"cpu_time_s": 1, "wall": "30s"})
+    assert (twin.returncode, twin.stdout) == (0, "done\n") and twin.receipt["end"]["limit_hit"] is None
 
 
 @requirement("limits")
@@ -72,10 +78,39 @@ def test_memory_beyond_the_limit_is_not_given(actor: Actor, tier: str, name: str
     worked(actor.bare(grab))
     run = actor.run(["/usr/bin/python3", "-c", "b = bytearray(400 << 20)\nfor i in range(0, len(b), 4096): b[i] = 1\nprint('got it')"],
                     tier=tier, limits={name: "150M"})
+    # The program started and was refused the memory, or was ended for having it.
     assert run.returncode != 0 and "got it" not in run.stdout
+    assert "MemoryError" in run.stderr or run.receipt["end"]["limit_hit"] == "memory", (run.stderr, run.receipt["end"])
     small = actor.run(["/usr/bin/python3", "-c", "b = bytearray(20 << 20); print('got it')"], tier=tier, limits={name: "150M"})
     assert small.stdout == "got it\n"
     assert any(row["name"].startswith("memory") and row["mechanism"] for row in small.receipt["limits"])
+
+
+@requirement("limits")
+@at_tiers("limits")
+def test_memory_of_processes_that_left_the_session_counts_together(actor: Actor, tier: str) -> None:
+    """Each child of a double fork stays below the limit of one process; together they are above it."""
+    script = ("import os, sys, time\nsize = int(sys.argv[1]) << 20\nfor n in range(int(sys.argv[3])):\n    if os.fork() == 0:\n        os.setsid()\n        if os.fork():\n            os._exit(0)\n"
+              "        held = bytearray(size)\n        held[::4096] = b'x' * len(held[::4096])\n        os.write(1, b'held\\n')\n        time.sleep(30)\n        os._exit(0)\n"
+              "    os.wait()\ntime.sleep(float(sys.argv[2]))\nprint('parent ended')\n")
+    run = actor.run(["/usr/bin/python3", "-c", script, "90", "25", "4"], tier=tier, limits={"memory_bytes": "200M", "wall": "40s"})
+    end = run.receipt["end"]
+    assert (end["outcome"], end["limit_hit"]) == ("limit", "memory") and end["wall_ms"] < 20_000, end
+    assert "parent ended" not in run.stdout
+    twin = actor.run(["/usr/bin/python3", "-c", script, "90", "2", "1"], tier=tier, limits={"memory_bytes": "200M", "wall": "40s"})
+    assert twin.stdout == "held\nparent ended\n" and twin.receipt["end"]["limit_hit"] is None, twin.receipt["end"]
+
+
+@requirement("limits")
+@at_tiers("limits")
+def test_the_receipt_names_the_limits_that_are_in_force(actor: Actor, tier: str) -> None:
+    """The caller's own hard limit is lower than what is asked for."""
+    lowered = ["/bin/sh", "-c", 'ulimit -n 100; exec "$@"', "sh"]
+    run = actor.run(["/bin/sh", "-c", "ulimit -n"], tier=tier, before=lowered, limits={"files": 4096})
+    rows = {row["name"]: row["value"] for row in run.receipt["limits"]}
+    assert (rows["files"], run.stdout) == (100, "100\n"), rows
+    twin = actor.run(["/bin/sh", "-c", "ulimit -n"], tier=tier, limits={"files": 64})
+    assert ({row["name"]: row["value"] for row in twin.receipt["limits"]}["files"], twin.stdout) == (64, "64\n")
 
 
 @requirement("limits")

@@ -61,8 +61,15 @@ def test_a_network_list_is_refused_by_name(actor: Actor, tier: str) -> None:
 @requirement("net.policy")
 @at_tiers("net.policy")
 def test_the_network_configuration_cannot_be_changed(root: Actor, tier: str) -> None:
-    script = "ip link set lo mtu 1400; ip link add d0 type dummy; echo 1 > /proc/sys/net/ipv4/ip_forward"
+    """Without a box all three work: shown in a network namespace that is thrown away."""
+    attempts = {"mtu": "ip link set lo mtu 1400", "address": "ip address add 192.0.2.77/32 dev lo", "forward": "echo 1 > /proc/sys/net/ipv4/ip_forward"}
+    script = "command -v ip >/dev/null || echo no-ip; " + "; ".join(f"({text}) 2>/dev/null && echo {name}" for name, text in attempts.items()) + "; exit 0"
+    look = ["/bin/sh", "-c", "cat /proc/sys/net/ipv4/ip_forward; ip -o address; cat /sys/class/net/lo/mtu"]
+    bare = root.call(["unshare", "-n", "sh", "-c", script])
+    assert bare.stdout.decode().split() == list(attempts), bare.stderr
+    before = root.call(look).stdout
+    assert b"127.0.0.1" in before and b"192.0.2.77" not in before
     for net in ("none", "host"):
-        run = root.run(["sh", "-c", f"{script}; exit 0"], tier=tier, net=net)
-        assert run.returncode == 0
-        assert "1400" not in root.run(["cat", "/sys/class/net/lo/mtu"], tier="standard", net="host").stdout
+        run = root.run(["sh", "-c", script], tier=tier, net=net)
+        assert (run.returncode, run.stdout) == (0, ""), run.stdout
+        assert root.call(look).stdout == before

@@ -117,12 +117,15 @@ def test_private_temp_files_are_removed_with_the_box(actor: Actor, tmp: str) -> 
 
 @requirement("A.exhaustion_is_transient")
 def test_descriptors_run_out_and_come_back(actor: Actor) -> None:
-    """A refusal for want of descriptors is transient; the next request of the same process works."""
-    script = ("import os, resource, sys\nsys.path.insert(0, sys.argv[1])\nimport stockade\nkw = dict(tier='standard', caller='operator', net='none')\n"
-              "stockade.run(['/bin/true'], **kw)\nresource.setrlimit(resource.RLIMIT_NOFILE, (12, 4096))\ntry:\n    stockade.run(['/bin/true'], **kw)\n    print('ran')\n"
-              "except stockade.Refused as e:\n    print('transient', e.transient)\nexcept OSError as e:\n    print('oserror', e.errno)\n"
-              "resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 4096))\nprint(stockade.run(['/bin/true'], **kw).returncode)\n")
+    """Fewer and fewer descriptors: every answer but a run is a transient refusal; then all is as before."""
+    script = ("import resource, sys\nsys.path.insert(0, sys.argv[1])\nimport stockade\nkw = dict(tier='standard', caller='operator', net='none')\n"
+              "stockade.run(['/bin/true'], **kw)\nsaid = []\n"
+              "for number in range(40, 3, -1):\n    resource.setrlimit(resource.RLIMIT_NOFILE, (number, 4096))\n    try:\n"
+              "        said.append(str(stockade.run(['/bin/true'], **kw).returncode))\n    except stockade.Error as e:\n"
+              "        said.append(f'{type(e).__name__} {getattr(e, \"transient\", None)}')\n"
+              "    except OSError as e:\n        said.append(f'OSError {e.errno}')\n"
+              "resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 4096))\nprint(' '.join(sorted(set(said))) + '|' + str(stockade.run(['/bin/true'], **kw).returncode))\n")
     done = actor.call([PYTHON, "-B", "-c", script, str(actor.stage.lib)])
     assert done.returncode == 0, done.stderr.decode()[-2000:]
-    first, second = done.stdout.decode().split("\n")[:2]
-    assert first in ("transient True", "ran") and second == "0"
+    first, second = done.stdout.decode().strip().split("|")
+    assert (first, second) == ("0 Refused True", "0"), first

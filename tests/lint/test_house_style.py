@@ -146,7 +146,8 @@ def test_no_file_names_a_registry_host() -> None:
 def test_every_unsafe_block_carries_its_reason(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines):
-        if re.search(r"\bunsafe\s*\{", line.split("//")[0]):
-            assert any("SAFETY" in before for before in lines[max(0, number - 8) : number + 1]), (
+        # `unsafe fn` says what its caller owes (# Safety); a block, an impl or an extern says why it holds.
+        if re.search(r"\bunsafe\s+(?:\{|impl|fn|trait|extern)", line.split("//")[0]) or line.rstrip().endswith("unsafe"):
+            assert any("SAFETY" in before.upper() for before in lines[max(0, number - 8) : number + 1]), (
                 f"{path.name}:{number + 1}"
             )
