@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use crate::control::{self, Event, Order};
 use crate::cover::Covers;
-use crate::plan::{Guard, Ids, Net, Plan};
+use crate::plan::{Guard, GuardLost, Ids, Net, Plan};
 use crate::report::Refusal;
 use crate::steps::guards::{self, Placed};
 use crate::steps::mounts::{self, Prepared};
@@ -84,7 +84,11 @@ pub fn run(mut launch: Launch, wipe: impl Fn()) -> ! {
     // First: with a copy of P0's end the socket would never end, and a P0 that was
     // killed before our parent-death signal is set would leave us for ever.
     // SAFETY: nothing in this process uses them.
-    unsafe { launch.outer.map(|fd| libc::close(fd)) };
+    unsafe {
+        for fd in launch.outer {
+            libc::close(fd);
+        }
+    }
     let code = match build(&mut launch).and_then(|guards| start(&mut launch, guards, &wipe)) {
         Ok(watch) => watch.run(),
         Err(refusal) => report(launch.errors.as_ref(), &refusal),
@@ -214,6 +218,7 @@ fn start(launch: &mut Launch, guards: Vec<Placed>, wipe: &impl Fn()) -> Result<W
         absent: vec![],
         memory_bytes: launch.plan.limits.memory_bytes,
         cpu_time_s: launch.plan.limits.cpu_time_s,
+        end_on_loss: launch.plan.guard_lost == GuardLost::End,
         deadline: Watch::deadline(launch.wall_ms),
     })
 }

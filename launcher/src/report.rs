@@ -117,7 +117,12 @@ impl Refusal {
     pub fn io(mut self, error: &io::Error) -> Self {
         self.errno = error.raw_os_error();
         match self.errno {
-            Some(number) => self.transient = errno::is_transient(number) && !self.is_fixed_limit(number),
+            Some(number) => {
+                self.transient = errno::is_transient(number) && !self.is_fixed_limit(number);
+                if self.transient {
+                    self.hint = hint_of("resource");
+                }
+            }
             None if self.detail.is_empty() => self.detail = show(error.to_string().as_bytes()),
             None => {}
         }
@@ -180,6 +185,10 @@ impl Refusal {
             && matches!(self.code, "userns_denied" | "namespace_denied")
             && KINDS.into_iter().any(|kind| limit(kind).is_ok_and(|text| text.trim() == "0"))
     }
+}
+
+fn hint_of(code: &str) -> String {
+    CODES.iter().find(|row| row.0 == code).map_or("", |row| row.2).to_owned()
 }
 
 impl fmt::Display for Refusal {

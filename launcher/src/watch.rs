@@ -33,6 +33,8 @@ pub struct Watch {
     pub absent: Vec<usize>,
     pub memory_bytes: Option<u64>,
     pub cpu_time_s: Option<u64>,
+    /// A lost guard ends the box (strict); else the box stands still until it is back.
+    pub end_on_loss: bool,
     pub deadline: Option<Instant>,
 }
 
@@ -57,6 +59,9 @@ impl Watch {
             }
             if ready[2] != 0 {
                 self.check_guards();
+            }
+            if self.end_on_loss && !self.lost.is_empty() {
+                return 125;
             }
             self.look_for_absent();
             if self.deadline.is_some_and(|at| Instant::now() >= at) {
@@ -103,7 +108,10 @@ impl Watch {
                     unsafe { libc::kill(to, number) };
                 }
                 Ok(Some(Order::Restored(index))) => self.restored(index),
-                Ok(Some(Order::Gone(index))) => self.absent.extend(self.position(index)),
+                Ok(Some(Order::Gone(index))) => {
+                    self.absent.extend(self.position(index));
+                    self.go_on();
+                }
                 Ok(Some(_)) => {}
                 Ok(None) => return false,
                 Err(e) => return e.kind() == std::io::ErrorKind::WouldBlock,
@@ -120,11 +128,27 @@ impl Watch {
         let Some(at) = self.position(index) else { return };
         self.lost.retain(|lost| *lost != at);
         if self.guards[at].renew().is_err() {
-            self.lose(at);
+            return self.lose(at);
+        }
+        self.go_on();
+    }
+
+    /// Nothing of the box runs while a guard is away: every process is stopped
+    /// before anybody else is told. kill(2): -1 is all of the namespace but process 1.
+    fn stand_still(&self) {
+        // SAFETY: no pointers.
+        unsafe { libc::kill(-1, libc::SIGSTOP) };
+    }
+
+    fn go_on(&self) {
+        if self.lost.len() == self.absent.len() {
+            // SAFETY: no pointers.
+            unsafe { libc::kill(-1, libc::SIGCONT) };
         }
     }
 
     fn lose(&mut self, at: usize) {
+        self.stand_still();
         self.lost.push(at);
         self.tell(&Event::GuardLost(self.guards[at].index));
     }
