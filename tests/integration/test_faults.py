@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from requirements import requirement
+from stockade.rules.promises import FACTS
 from support.actors import Actor
 from support.live import processes_with
 from support.plans import ENOUGH, Ended, bind, launch, small_plan, tmpfs
@@ -21,6 +22,12 @@ from support.trees import changes, snapshot
 FAULTS = [
     ("userns_denied", 1, "clone:EPERM:0:0x10000000:0x10000000"),
     ("userns_denied", 1, "clone:ENOMEM:0:0x10000000:0x10000000"),
+    # One call makes them all: each flag by itself is enough to refuse.
+    ("userns_denied", 1, "clone:EPERM:0:0x20000:0x20000"),
+    ("userns_denied", 1, "clone:EPERM:0:0x20000000:0x20000000"),
+    ("userns_denied", 1, "clone:EPERM:0:0x8000000:0x8000000"),
+    ("userns_denied", 1, "clone:EPERM:0:0x4000000:0x4000000"),
+    ("userns_denied", 1, "clone:EPERM:0:0x2000000:0x2000000"),
     ("map_denied", 1, "write:EPERM:2:0xffffffff:{map}"),
     ("namespace_denied", 3, "unshare:EPERM:0:0x40000000:0x40000000"),
     ("namespace_denied", 3, "setns:EPERM:1:0x40000000:0x40000000"),
@@ -32,7 +39,12 @@ FAULTS = [
     ("mount_denied", 4, "fsmount:EPERM:2:0xffffffff:6"),
     ("source_denied", 4, "openat2:EACCES"),
     ("overlay_denied", 4, "fsconfig:EIO:1:0xffffffff:0"),
+    ("mount_denied", 4, "fsconfig:EPERM:1:0xffffffff:0 move_mount:EPERM"),
     ("proc_denied", 4, "fsmount:EPERM:2:0xffffffff:14"),
+    # Covers are the first mounts whose attributes are set without their submounts.
+    ("proc_denied", 4, "mount_setattr:EPERM:2:0x8000:0"),
+    # The supervisor's table of sockets, /proc/net/unix.
+    ("proc_denied", 4, "openat:EACCES:2:0xffffffff:0x80000"),
     ("dev_denied", 5, "mknodat:EPERM:2:0xffffffff:0x8180"),
     ("dev_denied", 5, "fsmount:EPERM:2:0xffffffff:10"),
     ("dev_denied", 5, "symlinkat:EPERM"),
@@ -44,6 +56,7 @@ FAULTS = [
     ("fork_failed", 7, "setpgid:EPERM"),
     ("fork_failed", 7, "prctl:EPERM:0:0xffffffff:1"),
     ("fork_failed", 7, "prctl:EPERM:0:0xffffffff:4"),
+    ("fds_denied", 8, "close_range:EPERM fcntl:EPERM:1:0xffffffff:2"),
     ("nnp_denied", 10, "prctl:EPERM:0:0xffffffff:38"),
     ("keyring_denied", 10, "keyctl:ENOSYS"),
     ("keyring_denied", 10, "keyctl:EDQUOT"),
@@ -55,12 +68,31 @@ FAULTS = [
     ("landlock_denied", 11, "landlock_add_rule:EINVAL"),
     ("landlock_denied", 11, "landlock_restrict_self:EPERM"),
     ("rlimit_denied", 12, "prlimit64:EPERM:1:0xffffffff:4"),
-    ("rlimit_denied", 12, "prlimit64:EPERM:1:0xffffffff:7"),
+    *(("rlimit_denied", 12, f"prlimit64:EPERM:1:0xffffffff:{resource}") for resource in (0, 2, 6, 7, 9)),
     ("seccomp_denied", 13, "seccomp:EINVAL"),
     ("pivot_denied", 6, "fchdir:EACCES"),
     ("exec_failed", 14, "execve:EACCES"),
     ("exec_failed", 14, "execve:ENOMEM"),
 ]
+# Every fact that a receipt may claim, and the fault or plan above and below that shows its step refuse.
+SHOWN_BY = {
+    "userns": "clone:EPERM:0:0x10000000:0x10000000", "mntns": "clone:EPERM:0:0x20000:0x20000", "pidns": "clone:EPERM:0:0x20000000:0x20000000",
+    "ipcns": "clone:EPERM:0:0x8000000:0x8000000", "utsns": "clone:EPERM:0:0x4000000:0x4000000", "cgroupns": "clone:EPERM:0:0x2000000:0x2000000",
+    "netns": "unshare:EPERM:0:0x40000000:0x40000000", "mounts": "move_mount:EPERM", "overlay_home": "fsconfig:EIO:1:0xffffffff:0",
+    "snapshot_home": "fsconfig:EPERM:1:0xffffffff:0 move_mount:EPERM", "guards": "guard below a link", "proc_fresh": "fsmount:EPERM:2:0xffffffff:14",
+    "proc_covers": "mount_setattr:EPERM:2:0x8000:0", "dev_private": "fsmount:EPERM:2:0xffffffff:10", "init_protected": "prctl:EPERM:0:0xffffffff:4",
+    "fds_closed": "close_range:EPERM fcntl:EPERM:1:0xffffffff:2", "env_filtered": "variable that cannot be", "no_new_privs": "prctl:EPERM:0:0xffffffff:38",
+    "keyring": "keyctl:ENOSYS", "caps_empty": "capset:EPERM", "bounding_empty": "prctl:EPERM:0:0xffffffff:24",
+    "landlock_fs": "landlock_restrict_self:EPERM", "landlock_signal": "landlock_create_ruleset:ENOSYS", "landlock_abstract": "landlock_create_ruleset:ENOSYS",
+    "rlimits": "prlimit64:EPERM:1:0xffffffff:0", "seccomp": "seccomp:EINVAL", "terminal_filter": "seccomp:EINVAL",
+    "persistence_watch": "watched root missing", "supervised": "prctl:EPERM:0:0xffffffff:1", "sockets_covered": "openat:EACCES:2:0xffffffff:0x80000",
+    "ids_shifted": "root's own map",
+}
+# Where the call alone does not say which step it hit, the object does.
+OBJECTS = {"openat:EACCES:2:0xffffffff:0x80000": "/proc/net/unix", "mount_setattr:EPERM:2:0x8000:0": "/proc/sys", "prlimit64:EPERM:1:0xffffffff:0": "cpu_time",
+           "prlimit64:EPERM:1:0xffffffff:2": "memory", "prlimit64:EPERM:1:0xffffffff:6": "processes", "prlimit64:EPERM:1:0xffffffff:9": "address_space"}
+# Each limit is asked for, so that each is set.
+LIMITS = {"processes": 4000, "files": 256, "cpu_time_s": 600, "memory_bytes": 1 << 33, "address_space_bytes": 1 << 40, "wall_ms": 30000}
 STATUS = {"exec_failed": 126, "not_found": 127}
 
 
@@ -88,10 +120,11 @@ def test_a_failing_call_refuses_with_the_code_of_its_step(actor: Actor, code: st
     argv, marker = _marked(actor)
     before = snapshot(actor.host(actor.workspace))
     fault = fault.format(map=len(f"{actor.uid} {actor.uid} 1"))
-    before_launch = [str(actor.stage.bin / "fault_loader"), fault, "--"]
+    before_launch = [str(actor.stage.bin / "fault_loader"), *fault.split(), "--"]
     # Written here and not by the driver: the loader stands between Python and the launcher.
-    ended = launch(actor, small_plan(actor), argv, before=before_launch)
+    ended = launch(actor, small_plan(actor, limits=LIMITS), argv, before=before_launch)
     _refused(actor, ended, code, step, marker)
+    assert OBJECTS.get(fault, "") in ended.records["refused"]["object"]
     number = fault.split(":")[1]
     if code not in ("exec_failed",):
         assert ended.records["refused"]["transient"] is (number in {"ENOMEM", "EMFILE", "EAGAIN", "EDQUOT"}), ended.records
@@ -99,10 +132,29 @@ def test_a_failing_call_refuses_with_the_code_of_its_step(actor: Actor, code: st
 
 
 @requirement("launcher.fault_is_typed")
+def test_every_fact_of_a_receipt_has_a_fault_that_refuses() -> None:
+    """A fact is claimed because its step cannot fail softly: each step is shown to refuse."""
+    assert sorted(SHOWN_BY) == sorted(FACTS)
+    known = {fault for _, _, fault in FAULTS} | set(PLANS) | {"root's own map"}
+    assert set(SHOWN_BY.values()) - known == set()
+
+
+@requirement("launcher.fault_is_typed")
+@pytest.mark.parametrize(("code", "fault"), [("map_denied", "setgroups:EPERM"), ("mount_denied", "mount_setattr:EPERM:2:0x8000:0"), ("userns_denied", "clone:EPERM:0:0x10000000:0x10000000")])
+def test_a_root_caller_whose_ids_cannot_be_shifted_is_refused(root: Actor, code: str, fault: str) -> None:
+    argv, marker = _marked(root)
+    ids = {"mode": "shifted", "kernel_uid": 0x50000000, "kernel_gid": 0x50000000, "owner_uid": 0, "owner_gid": 0}
+    rows = [row | {"idmap": True} if row.get("source") == root.workspace else row for row in small_plan(root)["mounts"]]
+    ended = launch(root, small_plan(root, ids=ids, mounts=rows), argv, before=[str(root.stage.bin / "fault_loader"), fault, "--"])
+    _refused(root, ended, code, None, marker)
+    assert "idmap" in ended.err or "setgroups" in ended.err or "id map" in ended.err, ended.err
+
+
+@requirement("launcher.fault_is_typed")
 def test_the_same_plan_without_a_fault_runs(actor: Actor) -> None:
     """The twin: the loader alone, with a fault in a call that nobody makes."""
     argv, marker = _marked(actor)
-    ended = launch(actor, small_plan(actor), argv, before=[str(actor.stage.bin / "fault_loader"), "chroot:EPERM", "--"])
+    ended = launch(actor, small_plan(actor, limits=LIMITS), argv, before=[str(actor.stage.bin / "fault_loader"), "chroot:EPERM", "--"])
     assert (ended.status, ended.code) == (0, None), ended.err
     assert ended.records["launch"]["effective_tier"] == "strict" and ended.records["end"]["exit_code"] == 0
     assert actor.host(marker).exists()
@@ -125,8 +177,18 @@ def _bad_plans(actor: Actor) -> dict[str, tuple[str, int, dict[str, Any]]]:
     link = f"{actor.elsewhere}/link"
     actor.remove(link)
     actor.host(link).symlink_to(actor.workspace)
+    actor.remove(f"{actor.workspace}/linked")
+    actor.host(f"{actor.workspace}/linked").symlink_to(actor.elsewhere)
     missing = {"id": "x.y", "tiers": ["standard"], "ns": False, "needs": [["snapshot_home"]], "state": None, "reason": None}
+    watched = {"names": [".envrc"], "mode": "report"}
+    env = small_plan(actor)["env"]
     return {
+        "guard below a link": ("guard_denied", 4, {"guards": [{"path": f"{actor.workspace}/linked/x", "read_only": True}]}),
+        "guard with no possible name": ("guard_denied", 4, {"guards": [{"path": f"{actor.workspace}/{'n' * 300}", "read_only": True}]}),
+        "watched root missing": ("source_denied", 4, {"persistence": [watched | {"root": "/no/such/root"}]}),
+        "watched root is a link": ("source_denied", 4, {"persistence": [watched | {"root": link}]}),
+        "variable that cannot be": ("env_invalid", 9, {"env": env | {"set": {"A=B": "x"}}}),
+        "variable with NUL": ("env_invalid", 9, {"env": env | {"set": {"A": "x\0y"}}}),
         "source missing": ("source_missing", 4, {"mounts": [*rows, bind("/no/such/source", target="/tmp/x")]}),
         "source type": ("source_type", 4, {"mounts": [*rows, bind(actor.elsewhere, target="/tmp/x", type="file")]}),
         "source is a link": ("source_symlink", 4, {"mounts": [*rows, bind(link, target="/tmp/x")]}),
@@ -154,7 +216,8 @@ def _bad_plans(actor: Actor) -> dict[str, tuple[str, int, dict[str, Any]]]:
     }
 
 
-PLANS = ("source missing", "source type", "source is a link", "source below a link", "no mount point", "mount point in the tree", "descriptor not open", "cwd missing",
+PLANS = ("guard below a link", "guard with no possible name", "watched root missing", "watched root is a link", "variable that cannot be", "variable with NUL",
+         "source missing", "source type", "source is a link", "source below a link", "no mount point", "mount point in the tree", "descriptor not open", "cwd missing",
          "other interpreter", "promise without its facts", "landlock too new", "filter unknown", "no namespaces", "net mismatch", "unknown field", "unknown schema",
          "relative path", "dotted path", "no root row", "no rows", "unknown parameter", "unknown fact state", "unknown tier", "hidden name climbs")
 
