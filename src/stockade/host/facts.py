@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 CAP_SYS_ADMIN = 21
-_CONTAINER = re.compile(r"([0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){4,})")
+_CONTAINER = r"([0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){4,})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +73,9 @@ def gather(landlock_abi: int, launcher_path: str) -> HostFacts:
 
 
 def _version(release: str) -> tuple[int, int]:
-    found = re.match(r"(\d+)\.(\d+)", release)
-    return (int(found.group(1)), int(found.group(2))) if found else (0, 0)
+    major, _, rest = release.partition(".")
+    minor = rest[:next((index for index, char in enumerate(rest) if not char.isdigit()), len(rest))]
+    return (int(major), int(minor)) if major.isdigit() and minor else (0, 0)
 
 
 @lru_cache(maxsize=1)
@@ -109,7 +109,9 @@ def container_id() -> str:
     for path in ("/proc/self/cgroup", "/proc/self/mountinfo"):
         for line in _text(path).splitlines():
             if "/containers/" in line or "docker" in line or "libpod" in line or "kubepods" in line:
-                found = _CONTAINER.search(line)
+                import re  # most hosts have no such line
+
+                found = re.search(_CONTAINER, line)
                 if found:
                     return found.group(1)
     return ""

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+_PLAIN = frozenset({str, int, bool, type(None)})
+
+
 def canonical(plan: dict[str, Any]) -> bytes:
     """Return the canonical JSON bytes of a plan.
 
@@ -39,19 +42,16 @@ def digest(data: bytes) -> str:
 
 
 def _check(value: Any, where: str) -> None:
-    if value is None or isinstance(value, (str, bool)):
-        return
-    if isinstance(value, int):
-        return
-    if isinstance(value, list):
-        for item in value:
-            _check(item, where)
-        return
-    if isinstance(value, dict):
+    kind = type(value)
+    if kind is dict:
         for key, item in value.items():
-            if not isinstance(key, str):
+            if type(key) is not str:
                 raise Error("plan_invalid", f"key in {where}: got {key!r}, expected a string")
-            _check(item, f"{where}.{key}")
-        return
-    got = type(value).__name__
-    raise Error("plan_invalid", f"value of {where}: got {got}, expected text, integer, list or table")
+            if type(item) not in _PLAIN:
+                _check(item, f"{where}.{key}")
+    elif kind is list:
+        for item in value:
+            if type(item) not in _PLAIN:
+                _check(item, where)
+    elif not isinstance(value, (str, int)):
+        raise Error("plan_invalid", f"value of {where}: got {kind.__name__}, expected text, integer, list or table")

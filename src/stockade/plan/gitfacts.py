@@ -9,7 +9,6 @@ repository of somebody else and be granted its hooks). Read next: ``guards.py``.
 from __future__ import annotations
 
 import os
-import shlex
 import stat
 from collections.abc import Iterator
 
@@ -175,6 +174,8 @@ def executed(config: GitConfig, config_dir: str, work_tree: str) -> set[str]:
 
 def _words(value: str) -> list[str]:
     """Words of a command that look like a path; a bare name is looked up in PATH by git."""
+    import shlex  # only a configuration that runs something needs it
+
     try:
         words = shlex.split(value.lstrip("!"), comments=False)
     except ValueError:

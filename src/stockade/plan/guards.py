@@ -9,7 +9,6 @@ hard links refuses at strict. Read next: ``gitfacts.py``, ``launcher/src/steps/g
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Iterable
 
@@ -139,10 +138,13 @@ def _listed_points(guards: Guards, want: Want, opened: frozenset[str]) -> None:
             want.witness.saw(directory)
             chosen = top if directory == root else nested
             guards.points.update(_existing_real(chosen.found(directory, names), want.write))
-    for entry in entries:
-        if entry.scope == "home":
-            for home in want.homes:
-                guards.points.update(_existing_real(_matches(entry, home), want.write))
+    guards.points.update(_existing_real(_home_points(want, entries), want.write))
+
+
+def _home_points(want: Want, entries: Iterable[Entry]) -> list[str]:
+    """Points of the home that exist; one listing of the home answers for most of the list."""
+    names = Names(entry for entry in entries if entry.scope == "home")
+    return [path for home in want.homes for path in names.found(home, _names(home))]
 
 
 class Names:
@@ -187,7 +189,9 @@ def _expand(base: str, path: str) -> list[str]:
     place = os.path.join(base, path)
     if not is_pattern(path):
         return [place] if os.path.lexists(place) else []
-    return glob.glob(os.path.join(glob.escape(base), path), include_hidden=True)
+    from glob import escape, glob
+
+    return glob(os.path.join(escape(base), path), include_hidden=True)
 
 
 def _directories(root: str) -> list[tuple[str, list[str]]]:
@@ -214,11 +218,9 @@ def _directories(root: str) -> list[tuple[str, list[str]]]:
 
 def _hard_links(guards: Guards, want: Want, hidden: tuple[Hidden, ...]) -> None:
     """Other names of credential and persistence files inside the write roots."""
-    secret = [item.path for item in hidden if item.why != "hide"]
+    secret = [item.path for item in hidden if item.there and item.why != "hide"]
     secret += _files_below([path for path in secret if os.path.isdir(path)])
-    points = [path for entry in load_list("persistence") if entry.scope == "home"
-              for home in want.homes for path in _matches(entry, home)]
-    wanted = hardlinks.multiply_linked([*secret, *points])
+    wanted = hardlinks.multiply_linked([*secret, *_home_points(want, load_list("persistence"))])
     if not wanted:
         return
     found = hardlinks.search(wanted, want.write)

@@ -8,14 +8,13 @@ home lies behind symbolic links both spellings lead to the hidden object. Read n
 
 from __future__ import annotations
 
-import glob
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 
 from stockade.frozen import NamedTuple
 from stockade.plan import mountinfo
-from stockade.plan.want import Want, below_any, is_below
+from stockade.plan.want import Want, below_any
 from stockade.rules.load import Entry, load_list
 from stockade.rules.match import is_pattern, matches
 from stockade.rules.moves import XDG, locations
@@ -27,13 +26,15 @@ class Hidden(NamedTuple):
     """One name to hide. ``keep``: the directory stays, with only these names in it.
 
     ``shown``: granted paths inside it. A grant of one file must not show the store around it, so
-    the directory stays as well, empty but for them. A named tuple: a start makes five hundred.
+    the directory stays as well, empty but for them. ``there``: it exists, or nobody has looked.
+    A named tuple: a start makes five hundred.
     """
 
     path: str
     why: str
     keep: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
+    there: bool = True
 
     @property
     def open(self) -> bool:
@@ -49,10 +50,11 @@ class Walk:
     whatever appears there later is hidden as well.
     """
 
-    __slots__ = ("_listings", "links")
+    __slots__ = ("_listings", "absent", "links")
 
     def __init__(self) -> None:
         self._listings: dict[str, dict[str, bool] | None] = {}
+        self.absent: set[str] = set()  # names that were looked for and are not there
         self.links: dict[str, str] = {}  # a listed name that is a symbolic link -> what it leads to
 
     def listing(self, directory: str) -> dict[str, bool] | None:
@@ -69,28 +71,29 @@ class Walk:
         """Return the directories that were looked into."""
         return tuple(self._listings)
 
-    def find(self, directory: str, parts: list[str]) -> list[str]:
+    def find(self, directory: str, name: str) -> list[str]:
         """Return canonical places of a relative name; a final link's target as well."""
         names = self.listing(directory)
         if names is None:
             return []
-        first, rest = parts[0], parts[1:]
-        wanted = [name for name in names if matches(name, first)] if is_pattern(first) else [first]
-        found: list[str] = []
-        for name in wanted:
-            path = f"{directory.rstrip('/')}/{name}"
-            if name not in names:
-                found.append(path)
-                continue
-            real = os.path.realpath(path) if names[name] else path
-            if rest:
-                found.extend(self.find(real, rest))
-            else:
-                found.append(path)
-                if real != path and os.path.lexists(real):
-                    self.links[path] = real
-                    found.append(real)
-        return found
+        first, _, rest = name.partition("/")
+        if not is_pattern(first):
+            return self._at(directory, first, rest, names)
+        return [path for each in names if matches(each, first) for path in self._at(directory, each, rest, names)]
+
+    def _at(self, directory: str, name: str, rest: str, names: Mapping[str, bool]) -> list[str]:
+        path = f"{directory}/{name}" if directory != "/" else f"/{name}"
+        is_link = names.get(name)
+        if is_link is None:
+            self.absent.add(path)
+            return [path]
+        real = os.path.realpath(path) if is_link else path
+        if rest:
+            return self.find(real, rest)
+        if real == path or not os.path.lexists(real):
+            return [path]
+        self.links[path] = real
+        return [path, real]
 
 
 def collect(want: Want) -> tuple[Hidden, ...]:
@@ -104,11 +107,18 @@ def survey(want: Want) -> tuple[tuple[Hidden, ...], str | None]:
     A profile's own grants do not count as such: a reviewed profile shows its tool's own sign-in.
     """
     walk = Walk()
-    stores = _stores(want, walk) if want.guarded else []
-    ears = _Ears(want, walk.links)
-    opened = next((grant for item in stores if (grant := ears.opened_by(item)) is not None), None)
     found = [Hidden(path=want.state_home, why="own state")]
-    found += [heard for item in stores if (heard := ears.hear(item)) is not None]
+    opened = None
+    if want.guarded:
+        ears = _Ears(want, walk)
+        for item in _stores(want, walk):
+            if not ears.concerns(item):
+                found.append(item)
+                continue
+            opened = opened or ears.opened_by(item)
+            heard = ears.hear(item)
+            if heard is not None:
+                found.append(heard)
     # A caller's own --hide beats every grant, so it is added after the grants were heard.
     found.extend(Hidden(path=spelling, why="hide") for path in want.hide for spelling in spellings(path))
     found.extend(_aliases(found, want))
@@ -120,29 +130,39 @@ def _stores(want: Want, walk: Walk) -> list[Hidden]:
     names = {name for entry in entries for name in entry.env} | {name for name, _ in XDG}
     want.witness.read_env(want.env, names)
     moved = frozenset(name for name in names if want.env.get(name))
-    found = [item for entry in entries for item in _of_entry(entry, want, walk, moved)]
+    found: dict[str, Hidden] = {}
+    for entry in entries:
+        for path in _places(entry, want, walk, moved):
+            # Of two entries for one name the one that keeps nothing wins.
+            known = found.get(path)
+            if known is None or (known.keep and not entry.keep):
+                found[path] = Hidden(path, entry.id, entry.keep, (), path not in walk.absent)
     # A name that becomes a symbolic link later leads to an object nobody hid yet.
     want.witness.saw(*walk.directories())
-    return found
+    return list(found.values())
 
 
 class _Ears:
     """The grants of a request, against which each hidden name is heard."""
 
-    __slots__ = ("_above", "_asked", "_links", "_places")
+    __slots__ = ("_asked", "_links", "_near", "_places")
 
-    def __init__(self, want: Want, links: Mapping[str, str]) -> None:
+    def __init__(self, want: Want, walk: Walk) -> None:
         self._places = dict.fromkeys((*want.read, *want.write, *(cache.path for cache in want.caches)))
         self._asked = want.asked
-        self._links = links
-        self._above = {parent for path in self._places for parent in parents(path)}
+        self._links = walk.links
+        self._near = {*self._places, *(parent for path in self._places for parent in parents(path))}
+
+    def concerns(self, item: Hidden) -> bool:
+        """Tell whether any grant is at or below the name; nearly always none is."""
+        return item.path in self._near or self._links.get(item.path) in self._near
 
     def _inside(self, item: Hidden) -> list[str]:
         """Grants at or below the name. Grants are real paths; the name may be a link to its store."""
         real = self._links.get(item.path, item.path)
         if real in self._places:
             return [real]
-        return [path for path in self._places if path.startswith(real + "/")] if real in self._above else []
+        return [path for path in self._places if path.startswith(real + "/")]
 
     def hear(self, item: Hidden) -> Hidden | None:
         """A grant of exactly this name shows it (None); a grant inside it shows that place alone."""
@@ -167,17 +187,23 @@ def parents(path: str) -> Iterator[str]:
         yield path
 
 
-def _of_entry(entry: Entry, want: Want, walk: Walk, moved: frozenset[str]) -> list[Hidden]:
-    names = [entry.path]
-    if is_pattern(entry.path):
-        names.extend(entry.examples)
-    found = [path for home in want.homes for name in names for path in walk.find(home, name.split("/"))]
+def _places(entry: Entry, want: Want, walk: Walk, moved: frozenset[str]) -> list[str]:
+    names = (entry.path, *entry.examples) if is_pattern(entry.path) else (entry.path,)
+    found = [path for home in want.homes for name in names for path in walk.find(home, name)]
     if moved.isdisjoint(entry.env) and not (moved & _XDG_NAMES):
-        return [Hidden(path=path, why=entry.id, keep=entry.keep) for path in found]
+        return found
     for place in locations(entry, want.home, want.env)[1:]:
-        for path in glob.glob(place, include_hidden=True) if is_pattern(place) else (place,):
+        for path in _expanded(place):
             found.extend(spellings(path))
-    return [Hidden(path=path, why=entry.id, keep=entry.keep) for path in found if not _is_home(path, want)]
+    return [path for path in found if not _is_home(path, want)]
+
+
+def _expanded(place: str) -> list[str]:
+    if not is_pattern(place):
+        return [place]
+    from glob import glob
+
+    return glob(place, include_hidden=True)
 
 
 def _is_home(path: str, want: Want) -> bool:
@@ -213,12 +239,21 @@ def _aliases(found: Iterable[Hidden], want: Want) -> list[Hidden]:
 
 def _outermost(found: Iterable[Hidden]) -> tuple[Hidden, ...]:
     """Drop duplicates and names inside a directory that is hidden, unless they lie in what it still shows."""
-    result: dict[str, Hidden] = {}
-    for item in sorted(found, key=lambda h: (h.path.count("/"), h.path, h.open)):
-        outer = _outer_of(item.path, result)
-        if outer is None or stays(item.path, outer):
-            result.setdefault(item.path, item)
-    return tuple(result.values())
+    first: dict[str, Hidden] = {}
+    for item in found:
+        known = first.get(item.path)
+        if known is None or (known.open and not item.open):
+            first[item.path] = item
+    result: list[Hidden] = []
+    around: list[Hidden] = []  # the hidden directories above the present name, innermost last
+    # With the separator lowest, everything below a directory follows it at once.
+    for path in sorted(first, key=lambda text: text.replace("/", "\0")):
+        while around and not path.startswith(around[-1].path + "/"):
+            around.pop()
+        if not around or stays(path, around[-1]):
+            around.append(first[path])
+            result.append(first[path])
+    return tuple(result)
 
 
 def stays(path: str, outer: Hidden) -> bool:
@@ -226,10 +261,6 @@ def stays(path: str, outer: Hidden) -> bool:
     if below_any(path, outer.shown):
         return True
     return bool(outer.keep) and kept_name(path[len(outer.path) + 1:].split("/")[0], outer.keep)
-
-
-def _outer_of(path: str, found: dict[str, Hidden]) -> Hidden | None:
-    return next((found[above] for above in parents(path) if above in found), None)
 
 
 def kept_name(name: str, patterns: Iterable[str]) -> bool:
@@ -269,5 +300,5 @@ def _plain(path: str) -> bool:
 
 def within(hidden: Iterable[Hidden], root: str, but: tuple[str, ...] = ()) -> list[Hidden]:
     """Return hidden names strictly inside ``root`` and in none of ``but``."""
-    return [item for item in hidden
-            if item.path != root and is_below(item.path, root) and not below_any(item.path, but)]
+    inside = root.rstrip("/") + "/"
+    return [item for item in hidden if item.path.startswith(inside) and not (but and below_any(item.path, but))]

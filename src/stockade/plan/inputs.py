@@ -7,7 +7,6 @@ is refused; only what a profile marks optional may be missing. Read next: ``comp
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import stat
@@ -25,6 +24,7 @@ from stockade.plan.witness import Witness
 from stockade.rules import units
 from stockade.rules.grants import Grant
 from stockade.rules.load import load_list
+from stockade.rules.match import is_pattern
 from stockade.rules.resolve import Resolved
 from stockade.rules.tiers import Tier
 from stockade.rules.voiding import expand
@@ -187,7 +187,11 @@ def _address(value: str) -> str:
 def _matching(place: str) -> list[str]:
     if not place.startswith("/"):
         return []
-    return sorted(glob.glob(place)) if glob.has_magic(place) else [place]
+    if not is_pattern(place):
+        return [place]
+    from glob import glob
+
+    return sorted(glob(place))
 
 
 def is_socket(path: str) -> bool:

@@ -6,12 +6,9 @@ would lose it from view, or show what must be hidden). Source: proc_pid_mountinf
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from stockade.frozen import dataclass
-
-_ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,4 +99,8 @@ def _join(base: str, rest: str) -> str:
 
 
 def _unescape(text: str) -> str:
-    return _ESCAPE.sub(lambda match: chr(int(match.group(1), 8)), text)
+    if "\\" not in text:
+        return text
+    import re  # few tables have a name with a blank in it
+
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), text)

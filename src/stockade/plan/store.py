@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import stat
 import time
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 KEEP_S = 30 * 24 * 3600
-_PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +64,7 @@ def resolve(directory: AnyPath, name: str) -> str:
     """Return the digest that a digest, prefix or pin stands for."""
     if is_digest(name) and os.path.exists(_plan_path(directory, name)):
         return name
-    if _PIN.fullmatch(name):
+    if _is_pin(name):
         pinned = _read_pin(_pin_path(directory, name))
         if pinned is not None and os.path.exists(_plan_path(directory, pinned)):
             return pinned
@@ -155,8 +153,13 @@ def _plan_path(directory: AnyPath, digest: str) -> str:
     return os.path.join(directory, f"{digest}.json")
 
 
+def _is_pin(name: str) -> bool:
+    plain = name.translate(dict.fromkeys(map(ord, "._-")))
+    return 0 < len(name) <= 64 and name[0].isalnum() and name.isascii() and (plain.isalnum() or not plain)
+
+
 def _pin_path(directory: AnyPath, pin: str) -> str:
-    if not _PIN.fullmatch(pin):
+    if not _is_pin(pin):
         raise ConfigError("value_invalid", f"pin: got {pin!r}, expected letters, digits, '.', '_' or '-'")
     return os.path.join(directory, f"{pin}.pin")
 

@@ -6,7 +6,6 @@ Fails closed: what no row shows does not exist in the box. Read next: ``linux.py
 
 from __future__ import annotations
 
-import glob
 import os
 
 from stockade.plan import accounts, discover, rows
@@ -16,8 +15,8 @@ from stockade.plan.linux import link_or_show, memory_budget, owner_of, show
 from stockade.plan.rows import Row
 from stockade.plan.table import Table
 from stockade.plan.want import Want, below_any, is_below
-from stockade.rules.derive import derive
 from stockade.rules.load import Entry, load_list
+from stockade.rules.match import is_pattern
 from stockade.rules.moves import locations
 
 HOSTNAME = "stockade"
@@ -59,8 +58,10 @@ def _system(table: Table, want: Want) -> list[str]:
 
 
 def _matches(path: str) -> list[str]:
-    if glob.has_magic(path):
-        return sorted(glob.glob(path))
+    if is_pattern(path):
+        from glob import glob
+
+        return sorted(glob(path))
     return [path] if os.path.lexists(path) else []
 
 
@@ -113,7 +114,12 @@ def _git_config(table: Table, want: Want) -> None:
     path = os.path.join(want.home, ".gitconfig")
     other = os.path.join(want.home, ".config", "git", "config")
     want.witness.saw(path, other)
-    text = derive("gitconfig", [small_text(other), small_text(path)])
+    texts = [small_text(other), small_text(path)]
+    if not any(texts):
+        return
+    from stockade.rules.derive import derive  # compiles expressions
+
+    text = derive("gitconfig", texts)
     if text and not below_any(path, [*want.read, *want.write]):
         table.add(rows.file(path, text))
 

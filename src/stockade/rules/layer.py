@@ -7,7 +7,6 @@ Read next: ``stockade.rules.profile``, ``stockade.rules.settings``.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from stockade.frozen import dataclass, field
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 PATH_LISTS = ("read", "write", "hide", "devices")
 WORD_LISTS = ("sockets", "allow", "env", "accept")
 LAYER_KEYS = frozenset({"tier", "net", "set_env", "limits", *PATH_LISTS, *WORD_LISTS})
-_PATH_START = re.compile(r"(~(/|$)|/|\./|\.$|\$[A-Za-z_][A-Za-z0-9_]*(/|$))")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +97,14 @@ def _list(document: Document, key: str) -> list[Any]:
     return value
 
 
+def _starts_well(text: str) -> bool:
+    """A path starts with ~/, /, ./ or $NAME/, or is one of them alone."""
+    first = text.split("/", 1)[0]
+    if first.startswith("$"):
+        return first[1:].isascii() and first[1:].isidentifier()
+    return first in ("~", ".") or text.startswith("/")
+
+
 def path_ref(document: Document, key: str, item: Any) -> PathRef:
     """Check one path of a file: a string, or a table of ``path`` and ``optional``."""
     optional = False
@@ -107,7 +113,7 @@ def path_ref(document: Document, key: str, item: Any) -> PathRef:
         item, optional = item.get("path"), item.get("optional", False)
     if not isinstance(item, str) or not isinstance(optional, bool) or "\0" in item:
         raise document.error(f"key {key!r}: expected paths, or tables of path and optional", key)
-    if not _PATH_START.match(item) or ".." in item.split("/"):
+    if not _starts_well(item) or ".." in item.split("/"):
         raise document.error(f"key {key!r}: got {item!r}, expected a path that starts with ~/, /, ./ or $NAME/ "
                              "and does not climb", key)
     return PathRef(text=item, optional=optional)

@@ -12,7 +12,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
+from itertools import repeat
 
 from stockade.errors import ConfigError, nearest
 from stockade.frozen import NamedTuple
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 RULES_DIR = os.path.dirname(os.path.abspath(__file__))
 COMPILED = os.path.join(RULES_DIR, "compiled.json")
-COMPILED_SCHEMA = "stockade.rules.v1"
+COMPILED_SCHEMA = "stockade.rules.v2"
 
 
 class Entry(NamedTuple):
@@ -70,8 +72,7 @@ class Entry(NamedTuple):
     bin: tuple[str, ...] = ()
 
 
-_PLACE = {name: index for index, name in enumerate(Entry._fields)}
-_BLANK = ("", "", "", "", *Entry._field_defaults.values())
+DEFAULTS: Mapping[str, Any] = {**dict.fromkeys(("id", "list", "why", "source"), ""), **Entry._field_defaults}
 
 
 @lru_cache(maxsize=1)
@@ -106,12 +107,19 @@ def _parse(name: str, text: str) -> Any:
         raise ConfigError("rules_invalid", f"rules in {COMPILED!r}: {name!r} cannot be read ({err})") from err
 
 
-def _entry(list_name: str, row: dict[str, Any]) -> Entry:
-    values: list[Any] = [*_BLANK]
-    values[1] = list_name
-    for key, value in row.items():
-        values[_PLACE[key]] = tuple(value) if type(value) is list else value
-    return Entry._make(values)
+def _entries(name: str, columns: dict[str, list[Any]]) -> tuple[Entry, ...]:
+    """Make the entries of a list; a field without a column has its default in every row."""
+    count = len(columns.get("id", ()))
+    if not count or any(len(column) != count for column in columns.values()) or not columns.keys() <= DEFAULTS.keys():
+        raise ConfigError("rules_invalid", f"rules in {COMPILED!r}: {name!r} has not one value for each row")
+    made: list[Iterable[Any]] = []
+    for field, default in DEFAULTS.items():
+        column = columns.get(field)
+        if column is None:
+            made.append(repeat(name if field == "list" else default, count))
+        else:
+            made.append(map(tuple, column) if type(default) is tuple else column)
+    return tuple(map(Entry._make, zip(*made, strict=True)))
 
 
 @cache
@@ -124,7 +132,7 @@ def load_list(name: str) -> tuple[Entry, ...]:
     if text is None:
         raise ConfigError("rules_invalid", f"list {name!r}: not in the compiled rules",
                           hint=nearest(name, list_names()))
-    return tuple(_entry(name, row) for row in _parse(name, text))
+    return _entries(name, _parse(name, text))
 
 
 def list_names() -> tuple[str, ...]:

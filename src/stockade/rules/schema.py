@@ -18,7 +18,7 @@ from typing import Any
 
 from stockade.errors import ConfigError, nearest
 from stockade.frozen import dataclass
-from stockade.rules.load import COMPILED_SCHEMA
+from stockade.rules.load import COMPILED_SCHEMA, DEFAULTS
 from stockade.rules.promises import PROMISE_IDS
 from stockade.rules.tiers import Caller, Tier
 
@@ -102,7 +102,7 @@ def compile_rules(rules_dir: str) -> str:
              for name, shape in sorted(_SHAPES.items())}
     _merge_waives(lists)
     members = [f'{{"schema":"{COMPILED_SCHEMA}",']
-    members += [_member(f"list/{name}", rows) for name, rows in lists.items()]
+    members += [_member(f"list/{name}", _columns(rows)) for name, rows in lists.items()]
     profile_dir = os.path.join(rules_dir, "profiles")
     for file_name in sorted(os.listdir(profile_dir)):
         if file_name.endswith(".toml"):
@@ -113,6 +113,17 @@ def compile_rules(rules_dir: str) -> str:
 def _member(name: str, value: object) -> str:
     # One member a line: the loader finds a list without parsing the others.
     return f'"{name}":' + json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":")) + ","
+
+
+def _columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Turn rows into columns: the loader makes its tuples of whole columns, not key by key."""
+    names = {key for row in rows for key in row}
+    return {name: [row.get(name, _blank(name)) for row in rows] for name in names}
+
+
+def _blank(name: str) -> Any:
+    default = DEFAULTS[name]
+    return list(default) if isinstance(default, tuple) else default
 
 
 def _merge_waives(lists: dict[str, list[dict[str, Any]]]) -> None:
