@@ -12,11 +12,8 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from stockade.decision import Decision
 from stockade.errors import CommandFailed, ConfigError, TimedOut
 from stockade.frozen import dataclass, field
-from stockade.host.facts import HostFacts
-from stockade.plan import store
 from stockade.process import _exec, capture, tmpdisk
 from stockade.process.prepare import Prepared, decide_only, launch_of, prepare
 from stockade.process.receipt import Receipt
@@ -25,6 +22,9 @@ from stockade.rules.request import PROCESS_OPTIONS, Request, build_request
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from stockade.decision import Decision
+    from stockade.host.facts import HostFacts
 
     _CompletedProcess = subprocess.CompletedProcess[Any]
 else:
@@ -191,6 +191,8 @@ def wrap(args: Args, *, pin: str | None = None, **options: Any) -> Wrapped:
     if compiled is None or compiled.tmp_points is not None:
         what = "tier 'off'" if compiled is None else "tmp 'disk'"
         raise ConfigError("wrap_impossible", f"{what}: has no launch line")
+    from stockade.plan import store
+
     state = prepared.resolved.state_home
     digest = store.put(state.plans, compiled.canonical, pin=pin)
     launch = _exec.Launch(argv=compiled.argv, plan=b"", binds=tuple(sorted(compiled.binds.items())),

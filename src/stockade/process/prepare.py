@@ -13,22 +13,20 @@ from _thread import allocate_lock  # threading.Lock, without the rest of that mo
 from collections import OrderedDict
 from collections.abc import Mapping
 
-from stockade import paths
-from stockade.decision import Decision, decide
 from stockade.frozen import dataclass, field, replace
-from stockade.host.active import active
-from stockade.host.facts import HostFacts
-from stockade.host.probe import host_facts
-from stockade.plan import own
-from stockade.plan.compile import Compiled, command_line, compile_plan
 from stockade.plan.witness import Witness
 from stockade.process import _exec
 from stockade.rules.request import Request
-from stockade.rules.resolve import Resolved, resolve
 
+# The compiler and what decides are loaded by the first request, not by the import of `run`.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from stockade.decision import Decision
+    from stockade.host.facts import HostFacts
+    from stockade.plan.compile import Compiled
+    from stockade.rules.resolve import Resolved
 
 MAX_REMEMBERED = 128
 POLICY_PATHS = ("/etc/stockade", "/etc/stockade/policy.toml", "/etc/stockade/policy.d",
@@ -69,11 +67,22 @@ def prepare(request: Request, *, stored: bool = False) -> Prepared:
 
 def decide_only(request: Request, host: HostFacts | None = None) -> Decision:
     """Return the decision with its reasons; starts nothing but, at most, the probe."""
+    from stockade.decision import decide
+    from stockade.host.active import active
+    from stockade.host.probe import host_facts
+    from stockade.rules.resolve import resolve
+
     resolved = resolve(request)
     return decide(active(), host if host is not None else host_facts(resolved.state_home), resolved)
 
 
 def _prepare(request: Request, stored: bool) -> Prepared:
+    from stockade.decision import decide
+    from stockade.host.active import active
+    from stockade.host.probe import host_facts
+    from stockade.plan.compile import compile_plan
+    from stockade.rules.resolve import resolve
+
     resolved = resolve(request)
     host = host_facts(resolved.state_home)
     decision = decide(active(), host, resolved)
@@ -90,7 +99,9 @@ def make_state_home(resolved: Resolved) -> None:
     """Make the directories of the state home, mode 0700; resolving only looked for its place."""
     path = resolved.state_home.path
     if not os.path.isdir(resolved.state_home.audit) or not os.path.isdir(resolved.state_home.plans):
-        paths.state_home({**os.environ, "STOCKADE_HOME": path}, create=True)
+        from stockade.paths import state_home
+
+        state_home({**os.environ, "STOCKADE_HOME": path}, create=True)
 
 
 def _key(request: Request) -> Request:
@@ -101,6 +112,8 @@ def _key(request: Request) -> Request:
 def _with_argv(warm: Prepared, request: Request) -> Prepared:
     if warm.request.argv == request.argv or warm.compiled is None:
         return warm
+    from stockade.plan.compile import command_line
+
     compiled = replace(warm.compiled, argv=command_line(warm.resolved, request.argv))
     return replace(warm, request=request, compiled=compiled)
 
@@ -117,6 +130,8 @@ def _recall(key: Request, env: Any) -> Prepared | None:
 
 
 def _remember(key: Request, prepared: Prepared) -> None:
+    from stockade.plan import own
+
     assert prepared.compiled is not None
     witness = prepared.compiled.witness
     witness.saw(*POLICY_PATHS, *_config_paths(prepared.resolved), own.PACKAGE)
