@@ -125,7 +125,7 @@ def test_a_directory_the_user_does_not_own_has_an_answer(root: Actor, user: Acto
     user.host(foreign).mkdir(mode=0o755, exist_ok=True)
     (user.host(foreign) / "file").write_text("readable")
     run = user.run(["sh", "-c", "cat file; touch new 2>/dev/null && echo wrote || echo no"], tier="guarded", cwd=foreign)
-    assert run.code is not None or run.stdout == "readableno\n"
+    assert (run.code, run.stdout) == (None, "readableno\n"), run.raw
     user.remove(foreign)
 
 
@@ -260,12 +260,13 @@ def test_an_invalid_policy_refuses_every_request(actor: Actor, text: str) -> Non
 def test_a_floor_beats_every_opt_in(actor: Actor) -> None:
     path = actor.put(f"{actor.home}/.config/stockade/policy.toml", 'min_tier = "guarded"\nmax_net = "none"\ndeny_accept = ["fs.credentials"]\n', 0o644)
     try:
-        off = actor.run(["true"], tier="off")
-        assert off.code is not None or off.receipt["effective_tier"] in ("guarded", "strict")
-        raised = actor.run(["true"], tier="standard", accept=["standard"], net="none")
-        assert raised.code is not None or raised.receipt["effective_tier"] in ("guarded", "strict")
+        for tier in ("off", "standard", "guarded"):
+            raised = actor.run(["true"], tier=tier, net="none", accept=["standard"])
+            assert (raised.code, raised.receipt["effective_tier"], raised.receipt["net"]) == (None, "guarded", "none"), raised.raw
         clamped = actor.run(["true"], tier="strict", net="host")
-        assert clamped.code is not None or clamped.receipt["net"] == "none"
+        assert clamped.code == "policy_denied" or clamped.receipt["net"] == "none", clamped.raw
+        accepted = actor.run(["true"], tier="guarded", net="none", read=[actor.put(f"{actor.home}/.aws/credentials")], accept=["fs.credentials"])
+        assert accepted.code == "grant_voids_tier", accepted.raw
         assert actor.run(["true"], tier="strict", net="none").receipt["effective_tier"] == "strict"
     finally:
         actor.remove(path)

@@ -29,25 +29,46 @@ _ASKED = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT
 
 
 class Sink:
-    """Where one receipt goes: ``send`` takes the document; None prints a table instead."""
+    """Where one receipt goes: ``send`` takes the document; None prints a table instead.
+
+    Both methods raise LaunchFailed ``report_failed``: a caller that asked for a receipt must not
+    take the command's own status for the whole answer when there is none.
+    """
 
     def __init__(self, send: Callable[[bytes], None] | None) -> None:
         self._send = send
 
     def write(self, receipt: Receipt) -> None:
         """Deliver the receipt of a run that started."""
-        if self._send is not None:
-            self._send(_encode(receipt.to_json()))
-            return
-        sys.stdout.flush()
-        show(receipt)
-        sys.stdout.flush()
+        try:
+            if self._send is not None:
+                self._send(_encode(receipt.to_json()))
+                return
+            sys.stdout.flush()
+            show(receipt)
+            sys.stdout.flush()
+        except OSError as error:
+            raise _lost(error, f"receipt of run {receipt.run_id}", f"stockade show {receipt.run_id}") from None
 
     def refused(self, error: Error) -> None:
         """Deliver that nothing was started: a document without a tier, never a table."""
         if self._send is not None:
             record = error.record if isinstance(error, LaunchFailed) else None
-            self._send(_encode({"schema": SCHEMA, "launch": None, "end": None, "refused": record or error.to_json()}))
+            document = {"schema": SCHEMA, "launch": None, "end": None, "refused": record or error.to_json()}
+            try:
+                self._send(_encode(document))
+            except OSError as failure:
+                raise _lost(failure, "receipt of a refusal", None) from None
+
+
+def _lost(error: OSError, what: str, hint: str | None) -> LaunchFailed:
+    import errno
+
+    name = errno.errorcode.get(error.errno or 0, str(error))
+    if isinstance(error, BrokenPipeError):
+        # What is left in the buffer cannot go anywhere; the interpreter would say so at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return LaunchFailed("report_failed", f"{what}: cannot be written ({name})", hint=hint)
 
 
 def _encode(document: dict[str, Any]) -> bytes:

@@ -20,7 +20,6 @@ from stockade.process.prepare import Prepared, prepare
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from stockade.cli.receipts import Sink
-    from stockade.process.receipt import Receipt
 
 
 def run(parsed: Parsed) -> int:
@@ -144,21 +143,10 @@ def _attended(prepared: Prepared, sink: Sink | None, *, watched: bool, hints: bo
     return _finish(sink, ended)
 
 
-def _deliver(sink: Sink, receipt: Receipt) -> None:
-    """Write the receipt. Raises: LaunchFailed ``report_failed``, whatever the command's own status was."""
-    from stockade.errors import LaunchFailed
-
-    try:
-        sink.write(receipt)
-    except OSError as error:
-        raise LaunchFailed("report_failed", f"receipt of run {receipt.run_id}: the command ended, its receipt "
-                           f"cannot be written ({error.strerror})", hint=f"stockade show {receipt.run_id}") from None
-
-
 def _finish(sink: Sink | None, ended: attend.Ended) -> int:
     """Deliver the receipt, then end as the command did."""
     if sink is not None and ended.receipt is not None:
-        _deliver(sink, ended.receipt)
+        sink.write(ended.receipt)
     if ended.status >= 0:
         return ended.status
     from stockade.cli import die_by
