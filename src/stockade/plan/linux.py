@@ -221,6 +221,8 @@ def _aliases(want: Want) -> list[str]:
 def _home(home: str, want: Want, hidden: tuple[Hidden, ...]) -> list[Row]:
     idmap, owner = want.ids.shifted, owner_of(home)
     inside = within(hidden, home, tuple(h for h in want.homes if h != home and is_below(h, home)))
+    if not inside and not idmap and not below_any(home, list(PRIVATE)):
+        return []  # the view of the root shows it as it is
     return _overlay(home, inside, want, idmap=idmap, owner=owner)
 
 

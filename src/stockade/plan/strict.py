@@ -21,6 +21,9 @@ from stockade.rules.moves import locations
 
 HOSTNAME = "stockade"
 COPY_BYTES = 2048
+READ_BYTES = 8192
+EMPTY_DEPTH = 3
+SYSTEM_BIN = ("/usr/bin", "/usr/local/bin", "/usr/sbin", "/bin", "/sbin")
 
 
 def view(table: Table, want: Want, hidden: tuple[Hidden, ...], command: discover.Command) -> None:
@@ -51,7 +54,8 @@ def _system(table: Table, want: Want) -> list[str]:
             continue
         if entry.scope == "user" and want.ids.shifted:
             continue
-        for path in _matches(entry.path):
+        paths = _matches(entry.path)
+        for path in paths if paths and _has_reader(entry, want) else ():
             table.add(*_system_rows(path, entry, want))
             shown.append(path)
     return shown
@@ -65,19 +69,60 @@ def _matches(path: str) -> list[str]:
     return [path] if os.path.lexists(path) else []
 
 
+def _has_reader(entry: Entry, want: Want) -> bool:
+    """Configuration of a program that is not installed would only cost a mount."""
+    if not entry.bin:
+        return True
+    directories = [*SYSTEM_BIN, *(item for item in want.env.get("PATH", "").split(":") if item.startswith("/"))]
+    want.witness.saw(*directories)
+    return any(os.path.lexists(os.path.join(directory, name)) for name in entry.bin for directory in directories)
+
+
 def _system_rows(path: str, entry: Entry, want: Want) -> list[Row]:
     if os.path.islink(path):
         # usrmerge: /bin is a link to usr/bin; it stays one, and what it names has its own row.
         return [rows.symlink(path, os.readlink(path))]
-    text = accounts.public_text(path, COPY_BYTES) if entry.klass == "etc" and os.path.isfile(path) else None
-    if text is not None:
-        # A copy on the private root costs a third of a mount, and /etc has dozens of such files.
+    if entry.klass == "etc":
         want.witness.saw(path)
-        return [rows.file(path, text)]
+        if os.path.isdir(path) and _says_nothing(path, want):
+            return []
+        text = accounts.public_text(path, READ_BYTES) if os.path.isfile(path) else None
+        if text is not None and _only_comments(text):
+            return []
+        if text is not None and len(text.encode()) <= COPY_BYTES:
+            # A copy on the private root costs less than a mount, and /etc has dozens of such files.
+            return [rows.file(path, text)]
     inside = [os.path.join(path, name) for name in entry.except_]
     masks = [rows.mask(place, is_dir=os.path.isdir(place)) for place in inside
              if os.path.lexists(place) and not os.path.islink(place)]
     return [rows.bind(path), *masks]
+
+
+def _only_comments(text: str) -> bool:
+    """A file of comments says what no file says."""
+    return all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines())
+
+
+def _says_nothing(directory: str, want: Want) -> bool:
+    """Tell whether a directory holds no file with content, at any of a few levels."""
+    level = [directory]
+    for _ in range(EMPTY_DEPTH):
+        below: list[str] = []
+        for path in level:
+            want.witness.saw(path)
+            try:
+                entries = list(os.scandir(path))
+            except OSError:
+                return False
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    below.append(entry.path)
+                elif not entry.is_file(follow_symlinks=False) or entry.stat(follow_symlinks=False).st_size:
+                    return False
+        if not below:
+            return True
+        level = below
+    return False
 
 
 def _etc(table: Table, want: Want) -> None:

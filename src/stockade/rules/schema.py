@@ -66,7 +66,7 @@ _SHAPES: Mapping[str, ListShape] = MappingProxyType({
     "token-shapes": ListShape(key="name", required=("name", "prefix", "charset", "min_len"),
                               optional=("examples",)),
     "system": ListShape(
-        key="path", required=("path", "class"), optional=("kind", "except", "generated", "scope"),
+        key="path", required=("path", "class"), optional=("kind", "except", "generated", "scope", "bin"),
         klasses=frozenset({"os", "etc", "state", "sys"}), scopes=frozenset({"any", "net-host", "user"})),
     "voiding": ListShape(
         key="id", required=("id", "class", "match", "waives"),
