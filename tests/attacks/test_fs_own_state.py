@@ -152,3 +152,52 @@ def test_a_write_root_on_the_import_path_is_refused_or_read_only(actor: Actor, t
     else:
         assert run.code == "own_install"
     actor.remove(site)
+
+
+@requirement("fs.own_state")
+@at_tiers("fs.own_state")
+def test_the_usual_state_home_is_protected_also_when_another_one_is_in_use(actor: Actor, state: str, tier: str) -> None:
+    """A service sets STOCKADE_HOME; the person's own state lies where it always does."""
+    env = {**actor.env, "STOCKADE_HOME": f"{actor.home}/other-state"}
+    secrets = [op("read", path=f"{state}/keys/signing.key"), op("read", path=f"{state}/apps/chat/secret")]
+    writes = [op("rewrite", path=f"{state}/audit/probe.log"), op("create", path=f"{state}/plans/{'0' * 64}.json"), op("rename", path=state, to=f"{state}.away"),
+              op("rewrite", path=f"{actor.home}/.config/stockade/config.toml")]
+    worked(actor.bare([*secrets, *writes]))
+    before = snapshot(actor.host(state))
+    failed_with(actor.box([*secrets, *writes], tier=tier, env=env).answers, READ_ONLY)
+    # The write root that holds it may be refused; if it is given, the state in it is not.
+    wide = actor.run([PYTHON, str(actor.stage.bin / "probe.py")], tier=tier, env=env, stdin=json.dumps([*secrets, *writes]), write=[f"{actor.home}/.local"])
+    if wide.code is None:
+        failed_with(wide.with_answers().answers, READ_ONLY)
+    else:
+        assert wide.code in ("own_state", "write_root_refused", "grant_voids_tier"), wide.raw
+    assert changes(before, snapshot(actor.host(state))) == {}
+    actor.remove(f"{actor.home}/other-state")
+
+
+@requirement("fs.own_state", "C.no_planted_code")
+@at_tiers("fs.own_state")
+def test_a_lying_home_does_not_open_the_state_of_the_account(actor: Actor, state: str, tier: str) -> None:
+    false_home = actor.make_dir(f"{actor.home}/false-home")
+    ops = [op("read", path=f"{state}/keys/signing.key"), op("read", path=f"{state}/apps/chat/secret"), op("rewrite", path=f"{state}/audit/probe.log")]
+    worked(actor.bare(ops))
+    failed_with(actor.box(ops, tier=tier, env={**actor.env, "HOME": false_home}).answers, READ_ONLY)
+    actor.remove(false_home)
+
+
+@requirement("fs.own_state", "fs.write_roots")
+@at_tiers("fs.own_state")
+def test_what_a_box_says_to_the_record_is_bounded(actor: Actor, state: str, tier: str) -> None:
+    """Connect, talk, hang up, again: the budget is the box's and not the connection's."""
+    flood = ("import socket, time\nend = time.monotonic() + 1.5\nsent = 0\nwhile time.monotonic() < end:\n    try:\n        s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
+             "        s.connect('/run/stockade/box.sock')\n        for _ in range(100):\n            s.send(b'x' * 8000)\n            sent += 1\n        s.close()\n    except OSError:\n        pass\nprint(sent)\n")
+
+    def size() -> int:
+        return sum(path.stat().st_size for path in actor.host(f"{state}/audit").rglob("*"))
+
+    before = size()
+    run = actor.run([PYTHON, "-c", flood], tier=tier)
+    assert run.code is None and int(run.stdout) > 0, run.raw
+    assert 0 < size() - before < 1 << 20
+    # What was dropped is said; the box's words are marked as its own.
+    assert run.receipt["end"]["inside"] > 0 and run.receipt["end"]["degraded"], run.receipt["end"]

@@ -11,7 +11,7 @@ from requirements import at_tiers, requirement
 from stockade.rules.load import load_list
 from support.actors import Actor
 from support.boxes import Op, failed_with, kept, op, worked
-from support.live import LiveBox
+from support.live import LiveBox, wait_until
 from support.sockets import bind_sockets, expand, own_parents, unbind_sockets
 
 OUT_OF_REACH = {"ENOENT", "ECONNREFUSED", "EACCES", "ENOTDIR"}
@@ -124,6 +124,49 @@ def test_a_granted_socket_and_sockets_of_the_box_work(actor: Actor, tier: str) -
     assert run.answers["granted"]["errno"] is None
     assert run.answers["other"]["errno"] in OUT_OF_REACH
     assert run.value("own")["out"] == "ok\n"
+
+
+@requirement("ipc.sockets")
+@at_tiers("ipc.sockets")
+def test_a_socket_of_the_host_inside_a_write_root_is_out_of_reach(actor: Actor, fresh_repo: str, tier: str) -> None:
+    """A development server of the project: the write root is a grant of files, not of its services."""
+    inside = bind_sockets(actor, [f"{fresh_repo}/app.sock", f"{fresh_repo}/tmp/deep/db.sock", f"{fresh_repo}/granted.sock"])
+    ops = [op("connect", path=path) for path in inside]
+    ops += [op("rename", path=inside[0], to=f"{fresh_repo}/moved.sock"), op("link", path=inside[0], to=f"{fresh_repo}/hard.sock")]
+    worked(actor.bare(ops, cwd=fresh_repo))
+    script = ("import socket\ns = socket.socket(socket.AF_UNIX)\ns.bind('own.sock')\ns.listen(1)\nc = socket.socket(socket.AF_UNIX)\nc.connect('own.sock')\n"
+              "import os\nos.unlink('own.sock')\nprint('ok')")
+    run = actor.box([*ops, op("run", "own", argv=["/usr/bin/python3", "-c", script])], tier=tier, cwd=fresh_repo, sockets=[inside[2]])
+    granted = run.answers.pop(f"connect {inside[2]}")
+    assert granted["errno"] is None, granted
+    assert run.value("own")["out"] == "ok\n"
+    failed_with(run.answers, OUT_OF_REACH | {"EBUSY", "EROFS", "EXDEV"}, but={"own"})
+    kept(run, "ipc.sockets", tier)
+    unbind_sockets(actor, inside)
+
+
+@requirement("ipc.sockets", "B.host_renames_over")
+@at_tiers("ipc.sockets")
+def test_a_server_in_a_write_root_that_binds_anew_stays_out_of_reach(actor: Actor, fresh_repo: str, tier: str) -> None:
+    """Its name is removed and bound again while the box lives: covered again, or the box ends."""
+    path = f"{fresh_repo}/app.sock"
+    bind_sockets(actor, [path])
+    ops = [op("connect", path=path)]
+    with LiveBox(actor, tier=tier, cwd=fresh_repo, net="host") as box:
+        failed_with(box.ask(ops), OUT_OF_REACH)
+        actor.agent.do("listen", path=f"{path}.new")
+        actor.agent.do("rename", path=f"{path}.new", to=path)
+        worked(actor.bare(ops, cwd=fresh_repo))
+        if tier == "strict":
+            end = box.records(until="end")["end"]
+            box.process.wait(20)
+            assert (end["outcome"], end["guard_lost"]) == ("guard_lost", [path])
+            return
+        wait_until(lambda: box.ask(ops)[ops[0]["id"]]["errno"] in OUT_OF_REACH, "the new socket is covered")
+        failed_with(box.ask(ops * 20), OUT_OF_REACH)
+        box.finish()
+        assert box.records(until="end")["end"]["guard_lost"] == [path]
+    unbind_sockets(actor, [path])
 
 
 @requirement("ipc.sockets")

@@ -72,6 +72,17 @@ def test_cpu_time_ends_a_busy_program(actor: Actor, tier: str) -> None:
 
 @requirement("limits")
 @at_tiers("limits")
+def test_cpu_time_of_many_processes_counts_together(actor: Actor, tier: str) -> None:
+    """Each child stays below the limit, also one that has ended and was waited for."""
+    busy = ("import os, time\nfor n in range(4):\n    if os.fork() == 0:\n        while time.process_time() < 0.8: pass\n        os._exit(0)\n    os.wait()\nprint('done')")
+    run = actor.run(["/usr/bin/python3", "-c", busy], tier=tier, limits={"cpu_time_s": 1, "wall": "30s"})
+    assert run.receipt["end"]["limit_hit"] == "cpu_time" and run.stdout == "", run.receipt["end"]
+    twin = actor.run(["/usr/bin/python3", "-c", busy], tier=tier, limits={"cpu_time_s": 20, "wall": "30s"})
+    assert (twin.stdout, twin.receipt["end"]["limit_hit"]) == ("done\n", None)
+
+
+@requirement("limits")
+@at_tiers("limits")
 @pytest.mark.parametrize("name", ["memory_bytes"])
 def test_memory_beyond_the_limit_is_not_given(actor: Actor, tier: str, name: str) -> None:
     grab = [op("memory", "grab", bytes=400 << 20)]

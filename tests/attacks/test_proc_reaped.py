@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import time
+
+import pytest
 
 from requirements import at_tiers, requirement
 from support.actors import Actor
 from support.boxes import kept, op
-from support.live import descendants, processes_with, wait_until
+from support.live import LiveBox, descendants, parent_of, processes_with, wait_until
 
 
 def _marker(actor: Actor, name: str) -> str:
@@ -20,10 +24,48 @@ def _daemon(actor: Actor, marker: str, *more: str) -> list[str]:
 
 
 def _clear(marker: str) -> None:
-    import os
-
     for pid in processes_with(marker):
         os.kill(pid, signal.SIGKILL)
+
+
+def _sockets(pid: int) -> set[str]:
+    names = [os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")]
+    return {name for name in names if name.startswith("socket:")}
+
+
+@requirement("proc.reaped")
+@pytest.mark.known_gap("no_root_caller")
+@at_tiers("proc.reaped")
+def test_init_holds_no_end_that_is_the_supervisors(user: Actor, tier: str) -> None:
+    """With the supervisor's end of its own socket in hand, init would never see the supervisor die."""
+    with LiveBox(user, tier=tier) as box:
+        box.ask([op("environ")])
+        init = next(pid for pid in descendants(box.process.pid) if parent_of(pid) == box.process.pid)
+        assert _sockets(box.process.pid) and _sockets(init)
+        assert _sockets(init) & _sockets(box.process.pid) == set()
+
+
+@requirement("proc.reaped")
+@at_tiers("proc.reaped")
+def test_a_supervisor_killed_at_any_moment_of_the_start_leaves_nothing(actor: Actor, tier: str) -> None:
+    """Also before init could ask the kernel to die with it."""
+    marker = f"early-{os.urandom(4).hex()}"
+    made = actor.plan(["/bin/sh", "-c", f": {marker}; sleep 60"], tier=tier)
+    for number in range(120):
+        with actor.spawn(made["argv"], env=made["env"], stdin=-3, stdout=-3, stderr=-3) as child:
+            wait_until(lambda child=child: _is_launcher(child.pid), "the launcher runs", 5)
+            spin = time.monotonic() + number * 0.0001
+            while time.monotonic() < spin:
+                pass
+            child.kill()
+    wait_until(lambda: processes_with(marker) == [], "every process is gone", 5)
+
+
+def _is_launcher(pid: int) -> bool:
+    try:
+        return os.readlink(f"/proc/{pid}/exe").endswith("/stockade-launch")
+    except (FileNotFoundError, PermissionError):
+        return True  # it protects itself, or has ended
 
 
 @requirement("proc.reaped")
