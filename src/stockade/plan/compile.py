@@ -13,7 +13,20 @@ import os
 from collections.abc import Mapping
 
 from stockade.frozen import dataclass, field
-from stockade.plan import canonical, discover, gitfacts, guards, hiding, inputs, linux, own, rows, strict, writeroots
+from stockade.plan import (
+    canonical,
+    discover,
+    gitfacts,
+    guards,
+    hiding,
+    inputs,
+    linux,
+    narrow,
+    own,
+    rows,
+    strict,
+    writeroots,
+)
 from stockade.plan.landlock import ruleset
 from stockade.plan.states import promise_rows
 from stockade.plan.table import Table
@@ -70,19 +83,21 @@ def compile_plan(resolved: Resolved, host: HostFacts, decision: Decision,
     Raises: Refused (``own_install``, ``grant_voids_tier``, ``hard_link``, ``source_missing`` ...).
     """
     # (8) Compile the plan: everything below is a function of the request and of this host.
-    roots = inputs.write_paths(resolved, ())
+    wide = narrow.wide(resolved)
+    roots = inputs.write_paths(wide, ())
     repositories = inputs.repositories_of(roots)
-    want = inputs.gather(resolved, host, resolved.tier, repositories)
+    want = inputs.gather(wide, host, resolved.tier, repositories)
     own.check_write_roots(want)
     own.check_reads(want)
     hidden, opened = hiding.survey(want)
     found = guards.collect(want, hidden, repositories)
+    _watch(want, repositories)
     command = _command(want)
+    want = narrow.apply(want, resolved, found, hidden)
     table = _table(want, hidden, found, command, resolved)
     mounts = table.finish()
     plan = {**_plan(want, mounts, found, command, repositories, keep_env), "promises": promise_rows(want, opened)}
     inputs.make_cache_dirs(want, resolved)
-    _watch(want, repositories)
     data = canonical.canonical(plan)
     return Compiled(
         plan=plan, canonical=data, digest=canonical.digest(data), binds=_binds(want), cwd=want.cwd,

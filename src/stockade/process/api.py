@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from stockade.errors import CommandFailed, ConfigError, TimedOut
-from stockade.frozen import dataclass, field
+from stockade.frozen import dataclass, field, replace
 from stockade.process import _exec, capture, tmpdisk
 from stockade.process.prepare import Prepared, decide_only, launch_of, prepare
 from stockade.process.receipt import Receipt
@@ -34,6 +34,8 @@ Args = Sequence[str | bytes | os.PathLike[str]]
 
 # How long the supervisor may need beyond its own wall-clock limit before we end it ourselves.
 GRACE_S = 10.0
+# What a sandbox adds to the options of one call.
+_OWN = frozenset({"_ceiling", "_start_in"})
 _POPEN = ("stdin", "stdout", "stderr", "bufsize", "pipesize", "umask", "restore_signals",
           "start_new_session", "process_group", "encoding", "errors")
 
@@ -94,7 +96,9 @@ def popen_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def request_of(args: Args, options: Mapping[str, Any]) -> Request:
     """Return the checked request; names with an underscore are our own, not the caller's."""
-    return build_request(args, **{name: value for name, value in options.items() if name != "_start_in"})
+    request = build_request(args, **{name: value for name, value in options.items() if name not in _OWN})
+    ceiling = options.get("_ceiling")
+    return request if ceiling is None else replace(request, ceiling=ceiling)
 
 
 class Popen(_exec.Box):
@@ -186,7 +190,7 @@ def wrap(args: Args, *, pin: str | None = None, **options: Any) -> Wrapped:
     if foreign or options.get("pass_fds"):
         name = foreign[0] if foreign else "pass_fds"
         raise ConfigError("wrap_impossible", f"option {name!r}: belongs to the one who starts the line")
-    prepared = prepare(build_request(args, **options), stored=True)
+    prepared = prepare(request_of(args, options), stored=True)
     compiled = prepared.compiled
     if compiled is None or compiled.tmp_points is not None:
         what = "tier 'off'" if compiled is None else "tmp 'disk'"

@@ -1,8 +1,9 @@
 """``Sandbox``: one set of rules, started many times.
 
 Owns: the frozen options of a box and the narrowing of them. Hashable and thread-safe: it holds
-no state of its own; plans are remembered in ``prepare.py``. Fails closed: ``narrow`` takes only
-what narrows, and a per-call option never changes what the box may reach.
+no state of its own; plans are remembered in ``prepare.py``. Fails closed: ``narrow`` adds a
+ceiling to what the options come to, and refuses what is not less than that; a per-call option
+never changes what the box may reach. Read next: ``rules/narrow.py``.
 """
 
 from __future__ import annotations
@@ -11,17 +12,25 @@ import os
 from collections.abc import Iterable, Mapping
 
 from stockade.errors import ConfigError, nearest
-from stockade.paths import canonical, is_below
+from stockade.frozen import replace
+from stockade.paths import canonical
 from stockade.process import api
 from stockade.process.api import Args, Completed, Wrapped
+from stockade.rules import narrow
 from stockade.rules.names import check_tier
-from stockade.rules.request import PROCESS_OPTIONS, REQUEST_OPTIONS
+from stockade.rules.narrow import Ceiling
+from stockade.rules.request import PROCESS_OPTIONS, REQUEST_OPTIONS, absolute, build_request, check_limits
+from stockade.rules.resolve import resolve
 from stockade.rules.tiers import Tier
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from stockade.rules.grants import Grant
+    from stockade.rules.resolved import Resolved
+
+_NARROW = frozenset({"tier", "net", "hide", "write", "read", "limits"})
 # Per call: options of the process, and two that change nothing of what the box may reach.
 PER_CALL = PROCESS_OPTIONS | {"cwd", "set_env"}
 
@@ -32,7 +41,8 @@ class Sandbox:
     Takes the box options of ``run``. Equal options make equal sandboxes.
     """
 
-    __slots__ = ("_hash", "_options")
+    __slots__ = ("_ceiling", "_hash", "_options")
+    _ceiling: Ceiling | None
     _options: tuple[tuple[str, Any], ...]
     _hash: int
 
@@ -43,9 +53,13 @@ class Sandbox:
                                   hint=nearest(name, REQUEST_OPTIONS))
         if options.get("cwd") is None:
             options["cwd"] = os.getcwd()
+        self._set(options, None)
+
+    def _set(self, options: Mapping[str, Any], ceiling: Ceiling | None) -> None:
         frozen = tuple(sorted((name, _freeze(value)) for name, value in options.items()))
         object.__setattr__(self, "_options", frozen)
-        object.__setattr__(self, "_hash", hash(frozen))
+        object.__setattr__(self, "_ceiling", ceiling)
+        object.__setattr__(self, "_hash", hash((frozen, ceiling)))
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"a Sandbox is frozen: {name!r} cannot be set; use narrow()")
@@ -55,15 +69,15 @@ class Sandbox:
         return value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sandbox) and self._options == other._options
+        return isinstance(other, Sandbox) and (self._options, self._ceiling) == (other._options, other._ceiling)
 
     def __repr__(self) -> str:
         # Values of variables stay out: a repr is logged.
         shown = ", ".join(f"{name}={value!r}" for name, value in self._options if name not in ("env", "set_env"))
-        return f"Sandbox({shown})"
+        return f"Sandbox({shown})" if self._ceiling is None else f"Sandbox({shown}).narrow({self._ceiling!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.options(),)
+        return _rebuild, (self.options(), self._ceiling)
 
     def options(self) -> dict[str, Any]:
         """Return the options as ``run`` takes them."""
@@ -79,7 +93,7 @@ class Sandbox:
 
     def wrap(self, args: Args, *, pin: str | None = None) -> Wrapped:
         """Return a launch line for a command in this box."""
-        return api.wrap(args, pin=pin, **self.options())
+        return api.wrap(args, pin=pin, **self._call({}))
 
     async def run_async(self, args: Args, **options: Any) -> Completed:
         """Run a command in this box under asyncio."""
@@ -99,6 +113,8 @@ class Sandbox:
                 raise ConfigError("unknown_option", f"option {name!r}: belongs to the sandbox, not to one call",
                                   hint="make it with Sandbox(...), or use narrow(...)")
         merged = {**self.options(), **options}
+        if self._ceiling is not None:
+            merged["_ceiling"] = self._ceiling
         if "set_env" in options:
             merged["set_env"] = {**dict(self.options().get("set_env") or {}), **dict(options["set_env"] or {})}
         if options.get("cwd") is not None:
@@ -109,22 +125,37 @@ class Sandbox:
     def narrow(self, **options: Any) -> Sandbox:
         """Return a sandbox that allows less.
 
-        Args: tier (not lower), net ("none"), hide (joined), write and read (inside the present
-        ones), limits (not above the present ones).
-        Raises: ConfigError(value_invalid) for anything that would widen.
+        Args: tier (not lower; never ``off``), net (``"none"``), hide (joined), write (the write roots
+        from now on, inside the present ones; what is left out can still be read), read (the read
+        grants from now on, inside the present ones), limits (not above the present ones).
+        Raises: ConfigError(value_invalid) for anything that is not less than what this one allows.
         """
-        mine = self.options()
-        for name, value in options.items():
-            check = _NARROW.get(name)
-            if check is None:
+        for name in options:
+            if name not in _NARROW:
                 raise ConfigError("unknown_option", f"narrow {name!r}: cannot be narrowed",
                                   hint=nearest(name, _NARROW))
-            mine[name] = check(mine.get(name), value)
-        return Sandbox(**mine)
+        now = self._resolved()
+        given = {name: value for name, value in options.items() if value is not None}
+        less = Ceiling(
+            tier=_tier(now, given["tier"]) if "tier" in given else Tier.off,
+            net_none=_net_none(given["net"]) if "net" in given else False,
+            write=_inside("write", now.write_roots, given["write"], now) if "write" in given else None,
+            read=_inside("read", (*now.read, *now.write_roots), given["read"], now) if "read" in given else None,
+            limits=_limits(now, given["limits"]) if "limits" in given else ())
+        mine = self.options()
+        if "hide" in given:
+            mine["hide"] = [*_paths(mine.get("hide")), *_paths(given["hide"])]
+        return _rebuild(mine, narrow.join(self._ceiling, less))
+
+    def _resolved(self) -> Resolved:
+        """Return what the options come to for a command that no profile is made for."""
+        return resolve(replace(build_request(["true"], **self.options()), ceiling=self._ceiling))
 
 
-def _rebuild(options: dict[str, Any]) -> Sandbox:
-    return Sandbox(**options)
+def _rebuild(options: dict[str, Any], ceiling: Ceiling | None) -> Sandbox:
+    made = Sandbox(**options)
+    made._set(options, ceiling)
+    return made
 
 
 def _freeze(value: Any) -> Any:
@@ -149,51 +180,36 @@ def _wider(name: str, value: Any) -> ConfigError:
     return ConfigError("value_invalid", f"narrow {name}: got {value!r}, which would allow more")
 
 
-def _tier(old: Any, new: Any) -> str:
-    wanted, present = check_tier(new), check_tier(old or "auto")
-    if wanted == "auto" or (present != "auto" and Tier[wanted] < Tier[present]):
+def _tier(now: Resolved, new: Any) -> Tier:
+    wanted = check_tier(new)
+    if wanted in ("auto", "off") or Tier[wanted] < now.tier:
         raise _wider("tier", new)
-    return wanted
+    return Tier[wanted]
 
 
-def _net(old: Any, new: Any) -> str:
-    if new not in ("none", []):
+def _net_none(new: Any) -> bool:
+    if new not in ("none", [], ()):
         raise _wider("net", new)
-    return "none"
+    return True
 
 
-def _hide(old: Any, new: Any) -> list[str]:
-    return [*_paths(old), *_paths(new)]
+def _inside(name: str, granted: tuple[Grant, ...], new: Any, now: Resolved) -> tuple[str, ...]:
+    wanted = tuple(absolute(name, path, now.request.cwd, now.home) for path in _paths(new))
+    for path in wanted:
+        if not narrow.inside(canonical(path), granted):
+            raise _wider(name, path)
+    return tuple(dict.fromkeys(wanted))
 
 
-def _inside(name: str) -> Any:
-    def check(old: Any, new: Any) -> list[str]:
-        roots = [str(canonical(path)) for path in _paths(old)]
-        wanted = _paths(new)
-        for path in wanted:
-            if not any(is_below(canonical(path), root) for root in roots):
-                raise _wider(name, path)
-        return wanted
-    return check
-
-
-def _limits(old: Any, new: Any) -> dict[str, Any]:
-    from stockade.rules.request import check_limits
-
-    present, wanted = dict(check_limits(old) or ()), dict(check_limits(new) or ())
-    for name, value in wanted.items():
-        if name in present and value > present[name]:
+def _limits(now: Resolved, new: Any) -> tuple[tuple[str, int], ...]:
+    wanted = check_limits(new)
+    for name, value in wanted:
+        if value > now.limits.get(name, value):
             raise _wider(f"limits.{name}", value)
-    return {**(dict(old) if old else {}), **dict(new)}
+    return wanted
 
 
 def _paths(value: Any) -> list[str]:
     if value is None:
         return []
     return [os.fspath(value)] if isinstance(value, (str, os.PathLike)) else [os.fspath(item) for item in value]
-
-
-_NARROW: Mapping[str, Any] = {
-    "tier": _tier, "net": _net, "hide": _hide, "write": _inside("write"), "read": _inside("read"),
-    "limits": _limits,
-}

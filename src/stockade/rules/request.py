@@ -20,6 +20,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from stockade.rules.narrow import Ceiling
+
 # Options that belong to the process, not to the box: ``stockade.process.api`` owns them.
 PROCESS_OPTIONS = frozenset({
     "input", "stdin", "stdout", "stderr", "capture_output", "capture_limit_bytes", "text", "encoding",
@@ -53,7 +55,8 @@ class Request:
     """What the caller wants, checked. ``None`` and ``()`` mean: left open.
 
     Paths are absolute; ``cwd`` is canonical. ``env_source`` None stands for ``os.environ`` at the
-    start. Values of variables are kept out of ``repr``: requests are logged.
+    start. ``ceiling``: what ``Sandbox.narrow`` took away. Values of variables are kept out of
+    ``repr``: requests are logged.
     """
 
     argv: tuple[str, ...]
@@ -78,6 +81,7 @@ class Request:
     tmp: str | None = None
     on_persistence: str | None = None
     pass_fds: tuple[int, ...] = ()
+    ceiling: Ceiling | None = None
 
     def environ(self) -> dict[str, str]:
         """Return the source of environment values as text (undecodable bytes as surrogates)."""

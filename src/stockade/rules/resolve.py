@@ -63,6 +63,7 @@ class _Resolver:
         self.policy: Policy = settings.policy
         self.notes: list[str] = []
         self.values: dict[str, Sourced] = {}
+        self.unnarrowed: tuple[tuple[Grant, ...], tuple[Grant, ...]] | None = None
 
     def run(self) -> Resolved:
         self.chain, named = self._profiles()
@@ -81,12 +82,12 @@ class _Resolver:
             request=self.request, tier=tier, asked=self.request.tier, caller=caller, net=net,
             profiles=tuple(dict.fromkeys(profile.name for profile in self.chain)),
             home=self.places.home, homes=self.places.homes, workspace=self.places.workspace,
-            cwd=roots.cwd, write_roots=roots.write_roots, read=unique((*read, *roots.read)), hide=hide,
+            cwd=roots.cwd, write_roots=roots.write_roots, read=roots.read, hide=hide,
             devices=devices, sockets=sockets, allow=allow, accept=self._accept(),
             env_keep=self._env_keep(sockets, allow), set_env=given, profile_set_env=literal,
             limits=self._limits(), **self._specs(), **simple,
             state_home=settings.state_home, config_home=self.places.config_home, policy=self.policy,
-            notes=tuple(dict.fromkeys(self.notes)), values=self.values)
+            notes=tuple(dict.fromkeys(self.notes)), values=self.values, unnarrowed=self.unnarrowed)
 
     # -- layers ---------------------------------------------------------------------------------
 
@@ -188,6 +189,12 @@ class _Resolver:
         if self.policy.max_net == "none" and net.value != "none":
             self.notes.append(f"net host became none: {self.policy.origin('max_net')}")
             net = Sourced(value="none", origin=self.policy.origin("max_net"))
+        ceiling = self.request.ceiling
+        if ceiling is not None and ceiling.tier > tier:
+            # Its own network does not come with it: that of the wider box may be narrower.
+            tier, self.values["tier"] = ceiling.tier, Sourced(value=str(ceiling.tier), origin="narrow")
+        if ceiling is not None and ceiling.net_none and net.value != "none":
+            net = Sourced(value="none", origin="narrow")
         self.values["net"] = net
         return tier, str(net.value)
 
@@ -229,16 +236,23 @@ class _Resolver:
         # Said aloud: a default root inside a denied path silently missing would look like a fault.
         write_roots = tuple(g for g in write_roots if g.named or self._keep_from_file(g))
         extra, _ = without_hidden(roots.read, hide)
-        extra = tuple(grant for grant in extra if self._keep_from_file(grant))
+        read = unique((*read, *(grant for grant in extra if self._keep_from_file(grant))))
+        ceiling = self.request.ceiling
+        if ceiling is not None and (ceiling.write is not None or ceiling.read is not None):
+            from stockade.rules import narrow  # few requests are narrowed
+
+            self.unnarrowed = write_roots, read
+            left = narrow.paths(ceiling, write_roots, read)
+            write_roots, read = without_hidden(left[0], hide)[0], without_hidden(left[1], hide)[0]
         cwd, origin = roots.cwd, roots.cwd_origin
-        if cwd is not None and not any(is_below(cwd, g.real) for g in (*write_roots, *read, *extra)):
+        if cwd is not None and not any(is_below(cwd, g.real) for g in (*write_roots, *read)):
             self.notes.append(f"cwd {cwd!r} is hidden or denied: the command starts in an empty private directory")
             cwd, origin = None, "hidden or denied"
         self.notes.extend(roots.notes)
         self.values["cwd"] = Sourced(value=cwd, origin=origin)
         self.values["write_roots"] = Sourced(value=[g.path for g in write_roots],
                                              origin=", ".join(dict.fromkeys(g.origin for g in write_roots)) or "none")
-        return Roots(write_roots=write_roots, cwd=cwd, cwd_origin=origin, read=extra)
+        return Roots(write_roots=write_roots, cwd=cwd, cwd_origin=origin, read=read)
 
     def _words(self, key: str, named: Iterable[str]) -> tuple[Sourced, ...]:
         found = {word: Sourced(value=word, origin="argument") for word in named}
@@ -316,6 +330,9 @@ class _Resolver:
             if picked is not None:
                 found[name] = picked.value
                 self.values[f"limits.{name}"] = picked
+        for name, most in self.request.ceiling.limits if self.request.ceiling else ():
+            if found.get(name, most + 1) > most:
+                found[name], self.values[f"limits.{name}"] = most, Sourced(value=most, origin="narrow")
         return found
 
     def _simple(self) -> dict[str, str]:

@@ -54,7 +54,8 @@ class Resolved:
     """Request, profiles, configuration, class row and policy in one. ``cwd`` None: private scratch.
 
     ``set_env`` goes to the launcher by descriptor; ``profile_set_env`` are reviewed literals that
-    may stand in a plan. ``values`` explains where each value came from.
+    may stand in a plan. ``values`` explains where each value came from. ``unnarrowed``: write roots
+    and read grants as they were before ``Sandbox.narrow``: what is protected in them stays so.
     """
 
     request: Request
@@ -90,3 +91,4 @@ class Resolved:
     policy: Policy
     notes: tuple[str, ...]
     values: Mapping[str, Sourced]
+    unnarrowed: tuple[tuple[Grant, ...], tuple[Grant, ...]] | None = None
