@@ -190,6 +190,7 @@ fn start(launch: &mut Launch, guards: Vec<Placed>, wipe: &impl Fn()) -> Result<W
     let signals = sys::signal_fd().map_err(|e| Refusal::new("fork_failed", "signalfd").io(&e))?;
     let mounts =
         std::fs::File::open("/proc/self/mountinfo").map_err(|e| Refusal::new("proc_denied", "mountinfo").io(&e))?;
+    let moves = guards::Moves::new(&guards);
     let gate = Gate::new()?;
     // SAFETY: the net thread has ended; P1 is single-threaded.
     let pid = unsafe { sys::fork_into(0) }.map_err(|e| Refusal::new("fork_failed", "command").io(&e))?;
@@ -213,6 +214,7 @@ fn start(launch: &mut Launch, guards: Vec<Placed>, wipe: &impl Fn()) -> Result<W
         control,
         signals,
         mounts,
+        moves,
         guards,
         lost: vec![],
         absent: vec![],

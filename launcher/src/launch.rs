@@ -39,6 +39,8 @@ pub fn main(words: &[&CStr], block: Block) -> i32 {
         Ok(id) => id,
         Err(e) => return refuse(&Refusal::new("resource", "random bytes").io(&e), "", &report, None),
     };
+    // The plan before the spool: nothing of ours may be open when its descriptors are checked.
+    let session = Session::open(&args, &block, start);
     let spool = match args.spool.as_deref().map(|path| Spool::open(Path::new(path))).transpose() {
         Ok(spool) => spool,
         Err(e) => {
@@ -46,7 +48,7 @@ pub fn main(words: &[&CStr], block: Block) -> i32 {
         }
     };
     let out = Out { run_id, report, spool };
-    match Session::open(&args, &block, start).and_then(|session| session.start(&out, &args, &block)) {
+    match session.and_then(|session| session.start(&out, &args, &block)) {
         Ok(code) => code,
         Err(refusal) => refuse(&refusal, &out.run_id, &out.report, out.spool.as_ref()),
     }

@@ -80,6 +80,7 @@ impl Session {
             (None, Some(digest), Some(dir)) => plan::from_store(dir, digest, &args.binds)?,
             _ => return Err(Refusal::new("usage", "--plan")),
         };
+        check_inherited(&loaded.plan, args)?;
         check_words(&loaded.plan)?;
         let (evaluation, _) = evaluate(&loaded.plan, false)?;
         let env = environment(&loaded.plan, args, block)?;
@@ -119,6 +120,23 @@ pub fn backend(plan: &Plan) -> &'static str {
 pub fn requested(plan: &Plan) -> Result<Tier, Refusal> {
     let tier = Tier::parse(&plan.requested_tier).filter(|tier| *tier != Tier::Off);
     tier.ok_or_else(|| Refusal::new("plan_invalid", "requested_tier").detail(format!("got {:?}", plan.requested_tier)))
+}
+
+/// A descriptor of the plan that the caller did not hand over would be one of
+/// ours: the control socket, say. Looked at before anything of ours is opened.
+fn check_inherited(plan: &Plan, args: &Args) -> Result<(), Refusal> {
+    let ours = [args.plan_fd, args.report_fd, args.setenv_fd, args.caller_pidfd];
+    for fd in &plan.fds {
+        let fail = |detail: &str| Refusal::new("fds_denied", format!("descriptor {fd}")).detail(detail);
+        if ours.contains(&Some(*fd)) {
+            return Err(fail("got one that is the launcher's own by its options"));
+        }
+        // SAFETY: F_GETFD takes no pointer.
+        if unsafe { libc::fcntl(*fd, libc::F_GETFD) } < 0 {
+            return Err(fail("got one that is not open").errno(libc::EBADF));
+        }
+    }
+    Ok(())
 }
 
 fn check_words(plan: &Plan) -> Result<(), Refusal> {

@@ -10,13 +10,15 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use crate::control::{self, Event, Order};
-use crate::steps::guards::Placed;
+use crate::steps::guards::{Moves, Placed};
 use crate::sys;
 
 /// How often the tree's memory is added up, where a limit was asked for.
 const SAMPLE_MS: i32 = 100;
 /// How often a guarded name that the host removed is looked for.
 const LOOK_MS: i32 = 5;
+/// How often guards are looked at where their objects cannot be watched.
+const TIMER_MS: i32 = 20;
 
 /// P0 keeps the wall clock. P1 stands in for a P0 that is stopped (Ctrl-Z), this much later.
 const GRACE: Duration = Duration::from_secs(1);
@@ -27,6 +29,7 @@ pub struct Watch {
     pub signals: OwnedFd,
     pub mounts: File,
     pub guards: Vec<Placed>,
+    pub moves: Moves,
     /// Guards that P0 was told about and has not put back yet.
     pub lost: Vec<usize>,
     /// Lost guards whose name nothing has; looked for until it is back.
@@ -57,7 +60,8 @@ impl Watch {
                     return 0;
                 }
             }
-            if ready[2] != 0 {
+            self.moves.drain();
+            if ready[2] != 0 || ready[3] != 0 || self.by_timer() {
                 self.check_guards();
             }
             if self.end_on_loss && !self.lost.is_empty() {
@@ -75,22 +79,28 @@ impl Watch {
     }
 
     /// proc_pid_mountinfo(5): a change of the mount table is POLLERR | POLLPRI.
-    fn wait(&self) -> [i16; 3] {
+    fn wait(&self) -> [i16; 4] {
         let watched = if self.guards.is_empty() { -1 } else { self.mounts.as_raw_fd() };
         let poll = |fd, events| libc::pollfd { fd, events, revents: 0 };
         let mut fds = [
             poll(self.signals.as_raw_fd(), libc::POLLIN),
             poll(self.control, libc::POLLIN),
             poll(watched, libc::POLLPRI),
+            poll(self.moves.fd().unwrap_or(-1), libc::POLLIN),
         ];
         let left =
             self.deadline.map(|at| at.saturating_duration_since(Instant::now()).as_millis().min(1 << 30) as i32 + 1);
         let sample = self.memory_bytes.or(self.cpu_time_s).map(|_| SAMPLE_MS);
         let look = (!self.absent.is_empty()).then_some(LOOK_MS);
-        let timeout = [left, sample, look].into_iter().flatten().min().unwrap_or(-1);
+        let timer = self.by_timer().then_some(TIMER_MS);
+        let timeout = [left, sample, look, timer].into_iter().flatten().min().unwrap_or(-1);
         // SAFETY: the array lives through the call.
-        unsafe { libc::poll(fds.as_mut_ptr(), 3, timeout) };
+        unsafe { libc::poll(fds.as_mut_ptr(), 4, timeout) };
         fds.map(|fd| fd.revents)
+    }
+
+    fn by_timer(&self) -> bool {
+        !self.guards.is_empty() && self.moves.fd().is_none()
     }
 
     fn tell(&self, event: &Event) {
@@ -129,6 +139,9 @@ impl Watch {
         self.lost.retain(|lost| *lost != at);
         if self.guards[at].renew().is_err() {
             return self.lose(at);
+        }
+        if self.moves.fd().is_some() && !self.moves.watch(&self.guards[at].guard.path) {
+            self.moves = Moves::new(&[]);
         }
         self.go_on();
     }

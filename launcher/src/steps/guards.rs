@@ -8,7 +8,7 @@
 //! statx(2), STATX_MNT_ID.
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::plan::Guard;
 use crate::report::Refusal;
@@ -76,6 +76,56 @@ impl Placed {
 fn path_mount_id(path: &str) -> io::Result<u64> {
     let path = sys::cstr(path)?;
     sys::statx_mount_id(libc::AT_FDCWD, &path, libc::AT_SYMLINK_NOFOLLOW)
+}
+
+/// Tells of a guarded object that the host moves away: its mount goes with it, so
+/// the mount table stays as it is and only the inode knows.
+///
+/// A user has 128 inotify instances (inotify(7), max_user_instances); where they
+/// are used up the guards are looked at on a timer instead.
+pub struct Moves(Option<OwnedFd>);
+
+impl Moves {
+    pub fn new(guards: &[Placed]) -> Moves {
+        if guards.is_empty() {
+            return Moves(None);
+        }
+        // SAFETY: no pointers; the descriptor is owned at once.
+        let fd = unsafe {
+            let fd = libc::inotify_init1(libc::IN_CLOEXEC | libc::IN_NONBLOCK);
+            (fd >= 0).then(|| OwnedFd::from_raw_fd(fd))
+        };
+        let moves = Moves(fd);
+        let watched = guards.iter().all(|placed| moves.watch(&placed.guard.path));
+        if watched {
+            moves
+        } else {
+            Moves(None)
+        }
+    }
+
+    /// False when the object cannot be watched.
+    pub fn watch(&self, path: &str) -> bool {
+        let (Some(fd), Ok(path)) = (&self.0, sys::cstr(path)) else { return false };
+        let mask = libc::IN_MOVE_SELF | libc::IN_DELETE_SELF | libc::IN_DONT_FOLLOW;
+        // SAFETY: path lives through the call.
+        unsafe { libc::inotify_add_watch(fd.as_raw_fd(), path.as_ptr(), mask) >= 0 }
+    }
+
+    pub fn fd(&self) -> Option<RawFd> {
+        self.0.as_ref().map(|fd| fd.as_raw_fd())
+    }
+
+    /// Takes what was told; every guard is looked at anyway.
+    pub fn drain(&self) {
+        let mut buffer = [0u8; 4096];
+        // SAFETY: the buffer lives through the calls.
+        let more = |fd| unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) } > 0;
+        if let Some(fd) = self.fd() {
+            let mut more = more;
+            while more(fd) {}
+        }
+    }
 }
 
 /// A symbolic link is guarded as what it is: its own name, not what it points to.
