@@ -159,6 +159,7 @@ impl Session {
             }
         }
         let before = persist::snapshot(&plan.persistence).map_err(|e| unwatched(&e))?;
+        out.report.ready()?;
         if let Some(spool) = &out.spool {
             // Found out before the command runs, not after.
             spool.ready().map_err(|e| Refusal::new("spool_failed", "spool").io(&e))?;
