@@ -250,6 +250,18 @@ impl Report {
         Self { fd }
     }
 
+    /// Finds out that nobody reads before the command runs, not after.
+    pub fn ready(&self) -> Result<(), Refusal> {
+        let Some(fd) = &self.fd else { return Ok(()) };
+        let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+        // SAFETY: one pollfd that outlives the call.
+        unsafe { libc::poll(&mut poll, 1, 0) };
+        if poll.revents & (libc::POLLERR | libc::POLLNVAL) == 0 {
+            return Ok(());
+        }
+        Err(Refusal::new("report_failed", format!("descriptor {}", fd.as_raw_fd())).detail("got no reader"))
+    }
+
     /// Writes one record, serialised by `to_json` (the spool takes the same text);
     /// without a descriptor does nothing.
     pub fn send_json(&self, json: &str) -> Result<(), Refusal> {
