@@ -10,7 +10,7 @@ asked), ``linux.py`` and ``strict.py`` (mounts), ``guards.py``, ``states.py`` (p
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from stockade.frozen import dataclass, field
 from stockade.plan import (
@@ -91,18 +91,19 @@ def compile_plan(resolved: Resolved, host: HostFacts, decision: Decision,
     own.check_reads(want)
     hidden, opened = hiding.survey(want)
     found = guards.collect(want, hidden, repositories)
-    _watch(want, repositories)
+    _watch(want, found.repositories.values())
     command = _command(want)
     want = narrow.apply(want, resolved, found, hidden)
     table = _table(want, hidden, found, command, resolved)
     mounts = table.finish()
-    plan = {**_plan(want, mounts, found, command, repositories, keep_env), "promises": promise_rows(want, opened)}
+    plan = {**_plan(want, mounts, found, command, keep_env),
+            "promises": promise_rows(want, opened, found.lost)}
     inputs.make_cache_dirs(want, resolved)
     data = canonical.canonical(plan)
     return Compiled(
         plan=plan, canonical=data, digest=canonical.digest(data), binds=_binds(want), cwd=want.cwd,
         argv=command_line(resolved, resolved.request.argv), set_env=resolved.set_env,
-        notes=(*resolved.notes, *_notes(resolved), *found.notes),
+        notes=(*resolved.notes, *_notes(resolved), *want.notes, *found.notes),
         tmp_points=tuple(table.disk_points) if want.tmp_disk else None, witness=want.witness,
     )
 
@@ -136,7 +137,7 @@ def _table(want: Want, hidden: tuple[hiding.Hidden, ...], found: guards.Guards,
 
 
 def _plan(want: Want, table: list[rows.Row], found: guards.Guards, command: discover.Command,
-          repositories: tuple[gitfacts.Repository, ...], keep_env: tuple[str, ...]) -> dict[str, Any]:
+          keep_env: tuple[str, ...]) -> dict[str, Any]:
     env = want.policy.to_plan()
     env["keep"] = sorted({*env["keep"], *keep_env})
     plan: dict[str, Any] = {
@@ -150,7 +151,7 @@ def _plan(want: Want, table: list[rows.Row], found: guards.Guards, command: disc
         "seccomp": {"filter": "default-root" if want.ids.shifted else "default"},
         "cwd": want.cwd or linux.SCRATCH, "executable": _executable(want, table, command),
         "hostname": strict.HOSTNAME,
-        "persistence": guards.persistence_rows(want, repositories) if want.guarded else [],
+        "persistence": guards.persistence_rows(want, found.repositories.values()) if want.guarded else [],
         "record": {"tier": str(want.tier), "net": want.net, "caller": want.caller,
                    "profiles": list(want.profiles)},
     }
@@ -228,12 +229,10 @@ def _notes(resolved: Resolved) -> list[str]:
              for inner in resolved.inner_sandbox if own_switch(inner, argv)]
     found += [f"inner sandbox {inner.mode}: {inner.note}" for inner in resolved.inner_sandbox
               if inner.note and not own_switch(inner, argv)]
-    found += [f"{spec.path}: changes to this file are not kept" for spec in resolved.state
-              if spec.mode == "copyback"]
     return found
 
 
-def _watch(want: Want, repositories: tuple[gitfacts.Repository, ...]) -> None:
+def _watch(want: Want, repositories: Iterable[gitfacts.Repository]) -> None:
     """Remember what the plan depended on, for the warm path."""
     want.witness.saw(*want.write, *want.homes, *want.sockets, *want.hide, *want.read)
     for root in want.write:

@@ -1,14 +1,15 @@
 """A small, careful reader of git configuration files.
 
 The compiler must know what a repository's configuration makes git run, and may not run git
-to ask (git would run it). Only the syntax of git-config(1) is read; includes are reported,
-not followed. Fails closed: text that git would reject ends the reading with ``whole=False``
+to ask (git would run it). Only the syntax of git-config(1) is read; includes are values
+like others. Fails closed: text that git would reject ends the reading with ``whole=False``
 and the caller guards the file all the same. Read next: ``gitfacts.py``.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 
 from stockade.frozen import dataclass
@@ -39,8 +40,11 @@ class GitConfig:
 def read(path: str) -> GitConfig:
     """Read a configuration file; a missing or unreadable one is empty."""
     try:
+        # An include may name a device, which an open alone can set going.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return GitConfig(items=(), whole=True)
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
+    except (OSError, ValueError):
         return GitConfig(items=(), whole=True)
     with os.fdopen(fd, "rb") as stream:
         try:
@@ -57,8 +61,10 @@ def parse(text: str) -> GitConfig:
     items: list[tuple[str, str]] = []
     section = ""
     whole = True
-    lines = _logical_lines(text)
-    for line in lines:
+    for line in _logical_lines(text):
+        if "\0" in line:
+            whole = False
+            break
         body = line.strip()
         if not body or body[0] in "#;":
             continue

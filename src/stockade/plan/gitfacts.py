@@ -1,37 +1,25 @@
 """What git would execute or follow in a repository, found without running git.
 
-Owns: where the git directories of a work tree are, which existing files in them can make git
-run a program, and which outside paths git must be able to read. Fails closed: a ``.git`` file
-is believed only when the directory it names points back (a hostile tree could name the
-repository of somebody else and be granted its hooks). Read next: ``guards.py``.
+Owns: where the git directories of a work tree are, and which existing files in them can make git
+run a program. To guard, every word of the tree is taken; to grant, none is: a directory outside
+is believed to be the tree's repository only when it points back. Read next: ``gitprograms.py``,
+``guards.py``. Source: gitrepository-layout(5).
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from stockade.frozen import dataclass
 from stockade.plan import gitconfig
 from stockade.plan.gitconfig import GitConfig
-from stockade.rules.match import matches
+from stockade.plan.gitprograms import Programs
+from stockade.plan.want import below_any
 
 MAX_MODULES = 500
 MAX_DEPTH = 6
-
-# Keys whose value git (or a tool of git) executes or loads. Source: `git help -c`.
-EXEC_KEYS = (
-    "core.hookspath", "core.fsmonitor", "core.sshcommand", "core.editor", "core.pager",
-    "core.askpass", "core.gitproxy", "core.alternaterefscommand", "core.attributesfile",
-    "include.path", "includeif.*.path", "alias.*", "pager.*", "sequence.editor",
-    "interactive.difffilter", "credential.helper", "credential.*.helper", "diff.external",
-    "diff.*.command", "diff.*.textconv", "difftool.*.cmd", "difftool.*.path", "mergetool.*.cmd",
-    "mergetool.*.path", "merge.*.driver", "filter.*.clean", "filter.*.smudge", "filter.*.process",
-    "gpg.program", "gpg.*.program", "gpg.ssh.defaultkeycommand", "hook.*.command",
-    "submodule.*.update", "remote.*.uploadpack", "remote.*.receivepack", "trailer.*.cmd",
-    "trailer.*.command", "tar.*.command", "uploadpack.packobjectshook", "init.templatedir",
-)
 
 # Below a git directory: what git executes, follows, or takes configuration from.
 GIT_DIR_POINTS = ("hooks", "config", "config.worktree", "info/attributes", "commondir", "gitdir",
@@ -45,8 +33,16 @@ class Repository:
     work_tree: str | None
     git_dir: str
     common_dir: str
-    dot_git: str | None  # the `.git` file of a linked work tree or submodule
+    dot_git: str | None  # the `.git` file of a linked work tree or submodule, or a link of that name
     config: GitConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Points:
+    """``paths`` to guard; ``files``: configuration that named them, to be looked at again."""
+
+    paths: tuple[str, ...]
+    files: tuple[str, ...]
 
 
 def find(root: str) -> Repository | None:
@@ -56,7 +52,7 @@ def find(root: str) -> Repository | None:
     if kind == "dir":
         return _open(work_tree=root, git_dir=dot_git, dot_git=None)
     if kind == "link" and os.path.isdir(dot_git):
-        return _open(work_tree=root, git_dir=os.path.realpath(dot_git), dot_git=None)
+        return _open(work_tree=root, git_dir=os.path.realpath(dot_git), dot_git=dot_git)
     if kind == "file":
         return _linked(root, dot_git)
     if looks_like_git_dir(root):
@@ -87,18 +83,7 @@ def _linked(root: str, dot_git: str) -> Repository | None:
     if not line.startswith("gitdir:"):
         return None
     git_dir = os.path.realpath(os.path.join(root, line.removeprefix("gitdir:").strip()))
-    if not os.path.isdir(git_dir) or not _points_back(git_dir, root, dot_git):
-        return None
-    return _open(work_tree=root, git_dir=git_dir, dot_git=dot_git)
-
-
-def _points_back(git_dir: str, root: str, dot_git: str) -> bool:
-    """A linked work tree is named by ``<git dir>/gitdir``, a submodule by its core.worktree."""
-    back = _first_line(os.path.join(git_dir, "gitdir"))
-    if back:
-        return os.path.realpath(os.path.join(git_dir, back)) == os.path.realpath(dot_git)
-    tree = gitconfig.read(os.path.join(git_dir, "config")).last("core.worktree")
-    return tree is not None and os.path.realpath(os.path.join(git_dir, tree)) == os.path.realpath(root)
+    return _open(work_tree=root, git_dir=git_dir, dot_git=dot_git) if os.path.isdir(git_dir) else None
 
 
 def git_directories(repo: Repository) -> tuple[str, ...]:
@@ -140,61 +125,80 @@ def submodule_trees(repo: Repository) -> tuple[str, ...]:
     return tuple(found[:MAX_MODULES])
 
 
-def points(repo: Repository) -> tuple[str, ...]:
-    """Return existing paths that must be read-only for git to run nothing new, sorted."""
+def points(repo: Repository, home: str = "", user: Iterable[str] = ()) -> Points:
+    """Return existing paths that must be read-only for git to run nothing new, sorted.
+
+    Args: user: configuration files of the user, whose relative values mean this work tree as well.
+    """
     found: set[str] = set()
+    top = repo.work_tree or repo.git_dir
+    programs = Programs((top,), home)
+    for path in user:
+        programs.read(path)
     for directory in git_directories(repo):
         for name in GIT_DIR_POINTS:
             path = os.path.join(directory, name)
             if os.path.lexists(path):
                 found.add(path)
-        config = os.path.join(directory, "config")
-        found.update(executed(gitconfig.read(config), directory, repo.work_tree or directory))
-        extra = os.path.join(directory, "config.worktree")
-        found.update(executed(gitconfig.read(extra), directory, repo.work_tree or directory))
+        for name in ("config", "config.worktree"):
+            programs.read(os.path.join(directory, name))
     if repo.dot_git is not None:
         found.add(repo.dot_git)
     found.update(os.path.join(tree, ".git") for tree in submodule_trees(repo))
-    return tuple(sorted(found))
+    # What a file includes is as good as the file.
+    found.update(path for path in programs.files if os.path.lexists(path))
+    return Points(paths=tuple(sorted(found | programs.paths)), files=tuple(programs.files))
 
 
-def executed(config: GitConfig, config_dir: str, work_tree: str) -> set[str]:
-    """Return existing files and directories that the values of executing keys name."""
-    found: set[str] = set()
-    for key, value in config.items:
-        if not any(matches(key, pattern) for pattern in EXEC_KEYS):
-            continue
-        for word in _words(value):
-            for base in (work_tree, config_dir):
-                path = os.path.join(base, os.path.expanduser(word))
-                if os.path.lexists(path):
-                    found.add(os.path.realpath(path))
-    return found
+def commits_outside(repo: Repository, roots: tuple[str, ...]) -> str | None:
+    """Return the directory outside ``roots`` that commits of this tree are written to.
+
+    The tree itself says so in its ``.git`` file, and it may have been packed by somebody else. So
+    the other end must lie outside everything that a box of this request writes, be the repository
+    that it claims to be, and name this tree.
+    """
+    if repo.dot_git is None or below_any(repo.common_dir, roots) or below_any(repo.git_dir, roots):
+        return None
+    if repo.common_dir != repo.git_dir:
+        return repo.common_dir if _is_own_worktree(repo) else None
+    return repo.common_dir if _is_own_module(repo) else None
 
 
-def _words(value: str) -> list[str]:
-    """Words of a command that look like a path; a bare name is looked up in PATH by git."""
-    import shlex  # only a configuration that runs something needs it
-
-    try:
-        words = shlex.split(value.lstrip("!"), comments=False)
-    except ValueError:
-        words = value.split()
-    # hooksPath and include.path may be one bare directory name: the first word always counts.
-    return [word for index, word in enumerate(words)
-            if word and "\0" not in word and word not in (".", "..") and (index == 0 or "/" in word)]
+def _is_own_worktree(repo: Repository) -> bool:
+    """``<common>/worktrees/<name>`` of a real repository, whose ``gitdir`` names this ``.git``."""
+    if os.path.dirname(repo.git_dir) != os.path.join(repo.common_dir, "worktrees"):
+        return False
+    back = _first_line(os.path.join(repo.git_dir, "gitdir"))
+    return bool(back) and looks_like_git_dir(repo.common_dir) and _same(os.path.join(repo.git_dir, back), repo.dot_git)
 
 
-def outside_paths(repo: Repository) -> tuple[str, ...]:
-    """Return paths outside the work tree that git must read: alternates and includes."""
-    found: list[str] = []
-    listing = os.path.join(repo.common_dir, "objects", "info", "alternates")
-    for line in _lines(listing):
-        if line and not line.startswith("#"):
-            found.append(os.path.realpath(os.path.join(repo.common_dir, "objects", line)))
-    for path in executed(repo.config, repo.common_dir, repo.work_tree or repo.common_dir):
-        found.append(path)
-    return tuple(dict.fromkeys(path for path in found if os.path.lexists(path)))
+def _is_own_module(repo: Repository) -> bool:
+    """``modules/<name>`` of a real repository, whose core.worktree names this tree."""
+    tree = repo.config.last("core.worktree")
+    if not tree or not looks_like_git_dir(repo.git_dir) or not _same(os.path.join(repo.git_dir, tree), repo.work_tree):
+        return False
+    above = repo.git_dir
+    while (index := above.rfind("/modules/")) > 0:
+        above = above[:index]
+        outer, kind = os.path.split(os.path.dirname(above))
+        if looks_like_git_dir(above) or (kind == "worktrees" and looks_like_git_dir(outer)):
+            return True
+    return False
+
+
+def _same(path: str, other: str | None) -> bool:
+    return other is not None and os.path.realpath(path) == os.path.realpath(other)
+
+
+def borrowed(repo: Repository) -> tuple[str, ...]:
+    """Return object directories of other repositories that git would read (alternates).
+
+    They do not name the borrower, so they are never granted because of it.
+    """
+    objects = os.path.join(repo.common_dir, "objects")
+    lines = _lines(os.path.join(objects, "info", "alternates"))
+    found = [os.path.realpath(os.path.join(objects, line)) for line in lines if line and line[0] != "#" and "\0" not in line]
+    return tuple(path for path in dict.fromkeys(found) if looks_like_git_dir(os.path.dirname(path)))
 
 
 def _kind(path: str) -> str:
@@ -231,4 +235,4 @@ def _lines(path: str) -> list[str]:
 
 def _first_line(path: str) -> str:
     lines = _lines(path)
-    return lines[0].strip() if lines else ""
+    return lines[0].strip() if lines and "\0" not in lines[0] else ""

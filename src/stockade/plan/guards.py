@@ -13,33 +13,38 @@ import os
 from collections.abc import Iterable
 
 from stockade.errors import Refused
-from stockade.plan import gitfacts, hardlinks, own, rows, writeroots
+from stockade.plan import gitfacts, hardlinks, nested, own, rows, writeroots
 from stockade.plan.hiding import Hidden, within
+from stockade.plan.trails import trail
 from stockade.plan.want import Want, is_below
 from stockade.rules.load import Entry, load_list
 from stockade.rules.match import is_pattern, matches
 
-NESTED_ENTRIES = 4000
-NESTED_DEPTH = 4
 NESTED_REPOSITORY = "*/.git"  # a new repository inside the tree brings its own hooks: reported
+REPORTED_REPOSITORIES = 50
 SECRET_ENTRIES = 4000
 SECRET_DEPTH = 4
-_SKIP = frozenset({".git", "node_modules", "target", "__pycache__"})
+# Reasons of a promise that is not kept.
+TOO_LARGE = "write_root_too_large"
+UNNAMEABLE = "name_not_utf8"
 
 
 class Guards:
     """Read-only points, masks and notes, as they are collected.
 
     ``mounted``: the write roots that are mounts; a guard's parents are pinned up to the next one.
+    ``repositories``: all of the write roots, also nested ones. ``lost``: promise -> why it is not kept.
     """
 
-    __slots__ = ("masks", "mounted", "notes", "points")
+    __slots__ = ("lost", "masks", "mounted", "notes", "points", "repositories")
 
-    def __init__(self) -> None:
+    def __init__(self, repositories: Iterable[gitfacts.Repository] = ()) -> None:
         self.points: set[str] = set()
         self.masks: dict[str, bool] = {}  # path -> is a directory
         self.notes: list[str] = []
+        self.lost: dict[str, str] = {}
         self.mounted: tuple[str, ...] = ()
+        self.repositories = {repo.git_dir: repo for repo in repositories}
 
     def plan_rows(self) -> list[dict[str, object]]:
         """Return the plan's guards: pinned ancestors and read-only points, by depth."""
@@ -75,32 +80,51 @@ def _root_of(path: str, roots: tuple[str, ...]) -> str | None:
 
 def collect(want: Want, hidden: tuple[Hidden, ...], repositories: Iterable[gitfacts.Repository]) -> Guards:
     """Return every guard and mask of this request's write roots."""
-    guards = Guards()
+    guards = Guards(repositories)
     guards.points.update(own.inside_write_roots(want))
     for root in want.write:
         for item in within(hidden, root):
             _mask_but(guards, want, item.path, item.shown)
-    opened = opened_classes(want)
-    if want.guarded and "git" not in opened:
-        for repo in repositories:
-            guards.points.update(_existing_real(gitfacts.points(repo), want.write))
     if want.guarded:
+        opened = opened_classes(want)
         _listed_points(guards, want, opened)
+        if "git" not in opened:
+            _git_points(guards, want)
         _hard_links(guards, want, hidden)
     if want.strict:
         _workspace_secrets(guards, want)
+    _nameable(guards, want)
     guards.mounted = writeroots.mounted(want, (*guards.points, *guards.masks))
     return guards
 
 
-def _existing_real(paths: Iterable[str], roots: tuple[str, ...]) -> set[str]:
-    """Symlinks cannot be mount points: the object they lead to is guarded instead."""
+def _places(paths: Iterable[str], roots: tuple[str, ...]) -> set[str]:
+    """Canonical places inside the roots: each link on the way to a path, and the object at its end.
+
+    A link is a point like what it leads to: who may replace it chooses what runs.
+    """
     found: set[str] = set()
     for path in paths:
-        real = os.path.realpath(path) if os.path.islink(path) else path
-        if os.path.lexists(real) and _root_of(real, roots) is not None:
-            found.add(real)
-    return found
+        links, end = trail(path)
+        found.update(place for place in (*links, end) if _root_of(place, roots) is not None)
+    return {path for path in found if os.path.lexists(path)}
+
+
+def _nameable(guards: Guards, want: Want) -> None:
+    """A plan is UTF-8 text: a point with another name cannot be guarded, and that is said."""
+    odd = {path for path in guards.points if not _is_text(path)}
+    guards.points -= odd
+    if odd and want.strict:
+        guards.lost["fs.persistence"] = UNNAMEABLE
+    guards.notes += [f"{os.fsencode(path)!r}: not guarded, its name is not UTF-8" for path in sorted(odd)]
+
+
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _mask(guards: Guards, path: str) -> None:
@@ -127,18 +151,46 @@ def opened_classes(want: Want) -> frozenset[str]:
                      for klass in entry.match)
 
 
+def _git_points(guards: Guards, want: Want) -> None:
+    """What every repository of the write roots would run; the user's own settings count in each."""
+    user = [os.path.join(home, name) for home in want.homes for name in (".gitconfig", ".config/git/config")]
+    for repo in guards.repositories.values():
+        points = gitfacts.points(repo, want.home, user)
+        guards.points.update(_places(points.paths, want.write))
+        want.witness.saw(*points.files)
+
+
 def _listed_points(guards: Guards, want: Want, opened: frozenset[str]) -> None:
     entries = [entry for entry in load_list("persistence") if entry.guard and entry.klass not in opened]
     top = Names([entry for entry in entries if entry.scope == "workspace"])
-    nested = Names([entry for entry in entries if entry.scope == "workspace" and entry.nested])
+    inner = Names([entry for entry in entries if entry.scope == "workspace" and entry.nested])
     for root in want.write:
         if not os.path.isdir(root) or root in want.homes:
             continue
-        for directory, names in _directories(root):
+        walk = nested.survey(root)
+        for directory, names in walk.named:
             want.witness.saw(directory)
-            chosen = top if directory == root else nested
-            guards.points.update(_existing_real(chosen.found(directory, names), want.write))
-    guards.points.update(_existing_real(_home_points(want, entries), want.write))
+            chosen = top if directory == root else inner
+            guards.points.update(_places(chosen.found(directory, names), want.write))
+        _nested_repositories(guards, want, walk)
+        if not walk.finished:
+            _too_large(guards, want, root)
+    guards.points.update(_places(_home_points(want, entries), want.write))
+
+
+def _nested_repositories(guards: Guards, want: Want, walk: nested.Survey) -> None:
+    for directory in walk.repositories:
+        want.witness.saw(directory, os.path.join(directory, ".git"))
+        repo = gitfacts.find(directory)
+        if repo is not None:
+            guards.repositories.setdefault(repo.git_dir, repo)
+
+
+def _too_large(guards: Guards, want: Want, root: str) -> None:
+    guards.notes.append(f"{root!r}: too large to search to the end for repositories, so hooks and configuration of "
+                        "some may be writable; make a smaller directory the write root")
+    if want.strict:
+        guards.lost["fs.persistence"] = TOO_LARGE
 
 
 def _home_points(want: Want, entries: Iterable[Entry]) -> list[str]:
@@ -192,28 +244,6 @@ def _expand(base: str, path: str) -> list[str]:
     from glob import escape, glob
 
     return glob(os.path.join(escape(base), path), include_hidden=True)
-
-
-def _directories(root: str) -> list[tuple[str, list[str]]]:
-    """The root, and directories below in which points are looked for by name; bounded."""
-    found: list[tuple[str, list[str]]] = []
-    level = [root]
-    budget = NESTED_ENTRIES
-    for _ in range(NESTED_DEPTH):
-        below: list[str] = []
-        for directory in level:
-            try:
-                entries = list(os.scandir(directory))
-            except OSError:
-                continue
-            budget -= len(entries)
-            found.append((directory, sorted(entry.name for entry in entries)))
-            if budget < 0:
-                return found
-            below.extend(e.path for e in entries
-                         if e.name not in _SKIP and e.is_dir(follow_symlinks=False))
-        level = sorted(below)
-    return found
 
 
 def _hard_links(guards: Guards, want: Want, hidden: tuple[Hidden, ...]) -> None:
@@ -288,13 +318,14 @@ def persistence_rows(want: Want, repositories: Iterable[gitfacts.Repository]) ->
     entries = load_list("persistence")
     top = {name for e in entries if e.scope == "workspace" for name in e.report or (e.path,)}
     git = {name for e in entries if e.scope == "git" for name in e.report or (e.path,)}
-    tops = {repo.git_dir for repo in repositories}
+    directories = sorted(repo.git_dir for repo in repositories)
     result: list[dict[str, object]] = []
     for root in sorted(want.write):
         if not os.path.isdir(root) or root in want.homes:
             continue
-        bare = root in tops
-        names = git if bare else top | {f".git/{name}" for name in git}
+        names = top | {f".git/{name}" for name in git} if root not in directories else set(git)
+        inside = [path[len(root) + 1:] for path in directories if path.startswith(root + "/")]
+        names |= {f"{path}/{name}" for path in inside[:REPORTED_REPOSITORIES] for name in git}
         names |= {NESTED_REPOSITORY} | _home_names(entries, root, want)
         result.append({"root": root, "names": sorted(names), "mode": want.on_persistence})
     return result

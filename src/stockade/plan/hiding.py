@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 
 from stockade.frozen import NamedTuple
-from stockade.plan import mountinfo
+from stockade.plan import mountinfo, own
 from stockade.plan.want import Want, below_any
 from stockade.rules.load import Entry, load_list
 from stockade.rules.match import is_pattern, matches
@@ -107,7 +107,7 @@ def survey(want: Want) -> tuple[tuple[Hidden, ...], str | None]:
     A profile's own grants do not count as such: a reviewed profile shows its tool's own sign-in.
     """
     walk = Walk()
-    found = [Hidden(path=want.state_home, why="own state")]
+    found = [Hidden(path=path, why="own state") for path in own.state_homes(want.homes, want.env, want.state_home)]
     opened = None
     if want.guarded:
         ears = _Ears(want, walk)

@@ -16,18 +16,21 @@ from stockade.environment import compile_env
 from stockade.errors import Refused
 from stockade.ids import digest
 from stockade.paths import atomic_write
-from stockade.plan import gitfacts, mountinfo
+from stockade.plan import gitfacts, mountinfo, own
 from stockade.plan.files import small_text
 from stockade.plan.linux import CONFIG_DIR, owner_of
+from stockade.plan.hiding import parents
+from stockade.plan.trails import leads_out
 from stockade.plan.want import Cache, Ids, Want, below_any, is_below
 from stockade.plan.witness import Witness
 from stockade.rules import units
 from stockade.rules.grants import Grant
 from stockade.rules.load import load_list
 from stockade.rules.match import is_pattern
+from stockade.rules.moves import locations
 from stockade.rules.resolve import Resolved
 from stockade.rules.tiers import Tier
-from stockade.rules.voiding import expand
+from stockade.rules.voiding import expand, path_matches, waived_by
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,6 +47,7 @@ def gather(resolved: Resolved, host: HostFacts, tier: Tier,
     env = resolved.request.environ()
     witness = Witness()
     write = write_paths(resolved, repositories)
+    notes = _doubts(resolved, repositories, write)
     generated, extra_env = _generated(resolved, env, tier, witness)
     witness.read_env(env, ("HOME", "XDG_RUNTIME_DIR", "SSH_AUTH_SOCK", "PATH"))
     kind, size = units.parse_tmp(resolved.tmp)
@@ -57,13 +61,13 @@ def gather(resolved: Resolved, host: HostFacts, tier: Tier,
         accept=tuple(item.value for item in resolved.accept), write=write,
         asked=frozenset(g.real for g in (*resolved.read, *resolved.write_roots)
                         if not g.origin.startswith("profile ")),
-        read=_read_paths(resolved.read, repositories, write), hide=tuple(g.path for g in resolved.hide),
-        spelled=_spelled(resolved), sockets=socket_paths(resolved, env), devices=_existing(resolved.devices, "device"),
+        read=_existing(resolved.read, "read grant", resolved), hide=tuple(g.path for g in resolved.hide),
+        spelled=_spelled(resolved), sockets=socket_paths(resolved, env), devices=_existing(resolved.devices, "device", resolved),
         allow=frozenset(item.value for item in resolved.allow),
         caches=caches(resolved, write), generated=generated, limits=resolved.limits,
         tmp_bytes=size, tmp_disk=kind == "disk", on_persistence=resolved.on_persistence,
         fds=tuple(sorted(resolved.request.pass_fds)), landlock_abi=host.landlock_abi,
-        ram_bytes=host.ram_bytes,
+        ram_bytes=host.ram_bytes, notes=notes,
     )
 
 
@@ -99,35 +103,74 @@ def repositories_of(roots: Iterable[str]) -> tuple[gitfacts.Repository, ...]:
 
 
 def write_paths(resolved: Resolved, repositories: tuple[gitfacts.Repository, ...]) -> tuple[str, ...]:
-    """Write roots, canonical, and the git directory of a linked work tree among them."""
-    found = list(_existing(resolved.write_roots, "write root"))
+    """Write roots, canonical, and the repositories of linked work trees among them."""
+    roots = _existing(resolved.write_roots, "write root", resolved)
+    return tuple(dict.fromkeys((*roots, *(path for path in _commit_places(repositories, roots)
+                                          if is_harmless(path, resolved)))))
+
+
+def _commit_places(repositories: Iterable[gitfacts.Repository], roots: tuple[str, ...]) -> list[str]:
+    """Commits in a linked work tree or a submodule go to the repository it belongs to."""
+    found = []
     for repo in repositories:
-        if repo.dot_git is None or not below_any(repo.dot_git, found):
-            continue
-        # Commits in a linked work tree write to the repository it belongs to. Its owner must be
-        # the tree's own: `.git` is a file that a hostile tree could have written.
-        common = repo.common_dir
-        if not below_any(common, found) and owner_of(common)[0] == owner_of(repo.dot_git)[0]:
-            found.append(common)
+        place = gitfacts.commits_outside(repo, roots)
+        if place is not None and repo.dot_git is not None and owner_of(place)[0] == owner_of(repo.dot_git)[0]:
+            found.append(place)
+    return found
+
+
+def is_harmless(path: str, resolved: Resolved) -> bool:
+    """Tell whether a directory that nobody granted by name may be written all the same.
+
+    A grant that the caller made is refused when it gives too much away; one that was only found
+    is left out, so that no tree can keep its own box from starting.
+    """
+    env = resolved.request.environ()
+    fixed = [*own.places(resolved.homes, env, resolved.state_home.path, resolved.config_home), *resolved.homes,
+             *(name for grant in resolved.hide for name in (grant.path, grant.real))]
+    if any(is_below(path, place) or is_below(place, path) for place in fixed):
+        return False
+    above = [path, *parents(path)]
+    for home in resolved.homes:
+        for entry in load_list("credentials"):
+            places = locations(entry, home, env)
+            real = [os.path.realpath(place) for place in places if not is_pattern(place)]
+            if any(path_matches(place, each, home, env) for place in (*places, *real) for each in above):
+                return False
+    return not any(waived_by("write", path, home, env) for home in resolved.homes)
+
+
+def _doubts(resolved: Resolved, repositories: Iterable[gitfacts.Repository], write: tuple[str, ...]) -> tuple[str, ...]:
+    """What the tree asks for and does not get, because nobody but the tree says so."""
+    found = []
+    for repo in repositories:
+        if repo.dot_git is not None and not below_any(repo.common_dir, write):
+            found.append(f"{repo.dot_git!r} names {repo.common_dir!r}, which is not granted on the word of the tree "
+                         "alone: commits may fail")
+        if resolved.tier >= Tier.strict:
+            found += [f"{repo.git_dir!r} borrows objects from {path!r}, which is not granted on the word of the tree "
+                      "alone: git may fail" for path in gitfacts.borrowed(repo) if not below_any(path, write)]
     return tuple(dict.fromkeys(found))
 
 
-def _existing(grants: Iterable[Grant], what: str) -> tuple[str, ...]:
+def _existing(grants: Iterable[Grant], what: str, resolved: Resolved) -> tuple[str, ...]:
+    """Return the real paths of grants.
+
+    A link inside a write root is a word of the tree: an earlier box may have turned ``./build`` into
+    a link to anywhere, and a grant of that name would follow it.
+    """
     found: list[str] = []
     for grant in grants:
-        if os.path.lexists(grant.real):
+        others = [other.real for other in resolved.write_roots if other.path != grant.path]
+        link = leads_out(grant.path, others)
+        if link is not None:
+            if not grant.optional:
+                raise Refused("source_symlink", f"{what} {grant.path!r} ({grant.origin}): the link {link!r} leads out of "
+                              f"the write root to {grant.real!r}", hint=f"grant {grant.real!r} by its own name")
+        elif os.path.lexists(grant.real):
             found.append(grant.real)
         elif not grant.optional:
             raise Refused("source_missing", f"{what} {grant.path!r} ({grant.origin}): does not exist (ENOENT)")
-    return tuple(dict.fromkeys(found))
-
-
-def _read_paths(grants: Iterable[Grant], repositories: Iterable[gitfacts.Repository],
-                write: tuple[str, ...]) -> tuple[str, ...]:
-    """Read grants; git's alternates and includes outside the write roots belong to them."""
-    found = [*_existing(grants, "read grant")]
-    for repo in repositories:
-        found += [path for path in gitfacts.outside_paths(repo) if not below_any(path, write)]
     return tuple(dict.fromkeys(found))
 
 
@@ -210,7 +253,7 @@ def caches(resolved: Resolved, write: tuple[str, ...]) -> tuple[Cache, ...]:
     base = os.path.join(os.path.realpath(resolved.state_home.caches), identity_of(resolved))
     for spec in resolved.caches:
         path = os.path.realpath(spec.path)
-        if below_any(path, write) or path in resolved.homes:
+        if below_any(path, write) or path in resolved.homes or leads_out(spec.path, write):
             continue
         place = os.path.join(base, spec.name)
         keep = resolved.cache == "keep"

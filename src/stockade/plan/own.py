@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable, Mapping
 
 from stockade.errors import Refused
 from stockade.plan.want import Want, is_below
@@ -16,13 +17,37 @@ from stockade.plan.want import Want, is_below
 PACKAGE = os.path.realpath(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
-def protected(want: Want) -> tuple[str, ...]:
+def state_homes(homes: Iterable[str], env: Mapping[str, str], used: str) -> tuple[str, ...]:
+    """Return every usual state home of this user, the one in use first.
+
+    A box whose own state lies elsewhere (STOCKADE_HOME, a service with another HOME) must not
+    reach the keys and the log of the others.
+    """
+    return _usual(used, homes, env.get("XDG_STATE_HOME", ""), ".local/state")
+
+
+def config_homes(homes: Iterable[str], env: Mapping[str, str], used: str) -> tuple[str, ...]:
+    """Return every usual directory of our configuration, the one in use first."""
+    return _usual(used, homes, env.get("XDG_CONFIG_HOME", ""), ".config")
+
+
+def _usual(used: str, homes: Iterable[str], moved: str, inside: str) -> tuple[str, ...]:
+    bases = [*([moved] if moved.startswith("/") else []), *(f"{home}/{inside}" for home in homes)]
+    return tuple(dict.fromkeys(map(os.path.realpath, (used, *(f"{base}/stockade" for base in bases)))))
+
+
+def places(homes: Iterable[str], env: Mapping[str, str], state_home: str, config_home: str) -> tuple[str, ...]:
     """Return our own paths, canonical, outermost first."""
-    found = [PACKAGE, os.path.realpath(want.config_home), want.state_home]
+    found = [PACKAGE, *config_homes(homes, env, config_home), *state_homes(homes, env, state_home)]
     if sys.prefix != sys.base_prefix:
         found.append(os.path.realpath(sys.prefix))
     found += _import_path()
     return tuple(sorted(dict.fromkeys(found), key=lambda path: (path.count("/"), path)))
+
+
+def protected(want: Want) -> tuple[str, ...]:
+    """Return our own paths as this request sees them."""
+    return places(want.homes, want.env, want.state_home, want.config_home)
 
 
 def check_write_roots(want: Want) -> None:
@@ -31,7 +56,8 @@ def check_write_roots(want: Want) -> None:
     Raises: Refused(own_install).
     """
     # The directory that holds the package is on the import path: a sitecustomize.py there is ours.
-    firm = [os.path.dirname(PACKAGE), PACKAGE, want.state_home, os.path.realpath(want.config_home)]
+    firm = [os.path.dirname(PACKAGE), PACKAGE, *state_homes(want.homes, want.env, want.state_home),
+            *config_homes(want.homes, want.env, want.config_home)]
     if sys.prefix != sys.base_prefix:
         firm.append(os.path.realpath(sys.prefix))
     firm += [path for path in _import_path() if os.path.basename(path) in _SITE or path == _LIBRARY]
@@ -72,10 +98,10 @@ def check_reads(want: Want) -> None:
 
     Raises: Refused(own_state).
     """
-    for path in (*want.read, *want.sockets):
-        if is_below(path, want.state_home):
-            raise Refused("own_state", f"grant {path!r}: lies in the state home {want.state_home!r}, "
-                          "which no box may read")
+    for state in state_homes(want.homes, want.env, want.state_home):
+        for path in (*want.read, *want.sockets):
+            if is_below(path, state):
+                raise Refused("own_state", f"grant {path!r}: lies in the state home {state!r}, which no box may read")
 
 
 def inside_write_roots(want: Want) -> tuple[str, ...]:

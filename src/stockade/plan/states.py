@@ -8,6 +8,8 @@ Read next: ``rules/promises.py``, ``rules/voiding.py``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from stockade.errors import Refused
 from stockade.plan import own
 from stockade.plan.want import Want
@@ -43,9 +45,11 @@ def waived(want: Want, opened: str | None) -> dict[str, str]:
     return found
 
 
-def promise_rows(want: Want, opened: str | None = None) -> list[dict[str, Any]]:
+def promise_rows(want: Want, opened: str | None = None,
+                 lost: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     """Return the plan's promises.
 
+    Args: lost: promise -> why the compiler found that it cannot be kept here.
     Raises: Refused(grant_voids_tier).
     """
     if "userns" in want.allow:
@@ -54,20 +58,20 @@ def promise_rows(want: Want, opened: str | None = None) -> list[dict[str, Any]]:
                       "new user namespaces", hint="switch the inner sandbox off, as the profiles do")
     given_away = waived(want, opened)
     _check(want, given_away)
-    return [_row(promise, want, given_away.get(promise.id)) for promise in PROMISES]
+    return [_row(promise, want, given_away.get(promise.id), (lost or {}).get(promise.id)) for promise in PROMISES]
 
 
-def _row(promise: Promise, want: Want, grant: str | None) -> dict[str, Any]:
+def _row(promise: Promise, want: Want, grant: str | None, lost: str | None) -> dict[str, Any]:
     return {
         "id": promise.id,
         "tiers": [str(tier) for tier in ALL_TIERS if tier in promise.tiers],
         "ns": promise.needs_namespaces,
         "needs": [list(facts) for facts in promise.needs_for(want.net)],
-        **_state(promise, want, grant),
+        **_state(promise, want, grant, lost),
     }
 
 
-def _state(promise: Promise, want: Want, grant: str | None) -> dict[str, str | None]:
+def _state(promise: Promise, want: Want, grant: str | None, lost: str | None) -> dict[str, str | None]:
     """A promise of a higher tier is not made here, though the mechanisms it needs are in use:
 
     without this a guarded box, whose home is readable, would call itself strict.
@@ -76,6 +80,8 @@ def _state(promise: Promise, want: Want, grant: str | None) -> dict[str, str | N
         return {"state": "waived", "reason": f"grant: {grant}"}
     if want.tier not in promise.tiers:
         return {"state": "not_kept", "reason": f"not promised at {want.tier}"}
+    if lost is not None:
+        return {"state": "not_kept", "reason": lost}
     return {"state": None, "reason": None}
 
 

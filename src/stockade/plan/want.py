@@ -46,6 +46,7 @@ class Want:
     write roots that no profile made.
     ``spelled``: ("read" or "write", path) of grants that were named through a symbolic link.
     ``sockets``: canonical paths to show. ``generated``: name below /run/config -> text.
+    ``notes``: one line each for whoever started it.
     """
 
     tier: Tier
@@ -83,6 +84,7 @@ class Want:
     fds: tuple[int, ...] = ()
     landlock_abi: int = 0
     ram_bytes: int = 4 << 30
+    notes: tuple[str, ...] = ()
 
     @property
     def guarded(self) -> bool:
