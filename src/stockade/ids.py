@@ -26,11 +26,6 @@ def ulid() -> str:
     return "".join(_CROCKFORD[value >> shift & 31] for shift in range(125, -1, -5))
 
 
-def is_ulid(text: str) -> bool:
-    """Tell whether ``text`` has the exact form of a run id (safe as a file name)."""
-    return len(text) == 26 and text[0] in "01234567" and all(c in _CROCKFORD for c in text)
-
-
 def digest(data: bytes) -> str:
     """Return the SHA-256 of ``data`` as 64 lower-case hexadecimal characters."""
     text: str = _sha256()(data).hexdigest()

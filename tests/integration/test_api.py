@@ -20,6 +20,7 @@ import pytest
 
 import stockade
 from stockade.process import prepare
+from stockade.rules.load import load_list
 
 PYTHON = "/usr/bin/python3"
 SRC = str(Path(stockade.__file__).resolve().parent.parent)
@@ -255,6 +256,30 @@ def test_only_named_descriptors_are_passed(work: Path) -> None:
     finally:
         for fd in (read, write, other, unused):
             os.close(fd)
+
+
+@pytest.mark.parametrize("tier", ["standard", "guarded", "strict"])
+@pytest.mark.parametrize("how", ["set_env", "pass_env"])
+@pytest.mark.parametrize("name", [p.replace("*", "X") for e in load_list("voiding") if e.klass == "env" for p in e.match])
+def test_a_loader_variable_is_a_grant_that_voids_however_it_is_given(work: Path, tier: str, how: str, name: str) -> None:
+    given: dict[str, Any] = {"set_env": {name: "value"}} if how == "set_env" else {"pass_env": [name]}
+    with pytest.raises(stockade.Refused) as caught:
+        stockade.wrap(["true"], tier=tier, caller="repository", cwd=work, **given)
+    assert (caught.value.code, caught.value.missing) == ("grant_voids_tier", ("env.injection",))
+
+
+def test_a_loader_variable_that_is_accepted_is_waived_in_the_receipt(work: Path) -> None:
+    done = box(work, accept=["env.injection"], set_env={"LD_AUDIT": "/nowhere"}).run(
+        ["sh", "-c", "echo $LD_AUDIT"], capture_output=True, text=True)
+    states = {row.id: row.state for row in done.receipt.promises}
+    assert (done.stdout, states["env.injection"], states["env.secrets"]) == ("/nowhere\n", "waived", "kept")
+    assert done.receipt.effective_tier == "off" and done.receipt.missing == ("env.injection",)
+
+
+def test_a_value_for_another_variable_costs_nothing(work: Path) -> None:
+    done = box(work, set_env={"API_TOKEN": "t", "COLOR": "1"}).run(["sh", "-c", "echo $API_TOKEN"],
+                                                                   capture_output=True, text=True)
+    assert (done.stdout, done.receipt.effective_tier) == ("t\n", "strict")
 
 
 def test_umask_and_the_working_directory_are_the_callers(work: Path) -> None:

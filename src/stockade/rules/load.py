@@ -158,9 +158,6 @@ def profile_data(name: str) -> dict[str, Any]:
     return result
 
 
-load_profile_data = profile_data
-
-
 def main(argv: list[str]) -> int:
     """Compile the rules (``--compile``) or say whether the compiled file is fresh (``--check``)."""
     from stockade.rules import schema  # needs tomllib, which a normal start must not pay for

@@ -7,10 +7,10 @@ Read next: ``stockade.rules.tiers``, ``stockade.rules.promises``.
 
 from __future__ import annotations
 
-from stockade.errors import ConfigError, nearest
+from stockade.errors import ConfigError, Refused, nearest
 from stockade.rules.load import load_list
 from stockade.rules.promises import PROMISES
-from stockade.rules.tiers import CALLERS, Tier
+from stockade.rules.tiers import CALLERS, OLD_TIER_NAMES, Caller, Tier
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ TIER_NAMES = tuple(tier.name for tier in Tier)
 PROMISE_IDS = frozenset(promise.id for promise in PROMISES)
 CALLER_NAMES = tuple(str(getattr(caller, "value", caller)) for caller in CALLERS)
 AUTO_CALLER = "auto"  # operator, unless the profile carries a class (the command line's default)
-_OLD_TIER_NAMES = {"cc": "guarded"}
 
 
 def check_tier(value: Any) -> str:
@@ -30,26 +29,33 @@ def check_tier(value: Any) -> str:
     if isinstance(value, Tier):
         return value.name
     text = _text("tier", value).lower()
-    text = _OLD_TIER_NAMES.get(text, text)
+    text = OLD_TIER_NAMES.get(text, text)
     if text != "auto" and text not in TIER_NAMES:
         raise ConfigError("unknown_tier", f"tier {value!r}: not known", hint=nearest(text, (*TIER_NAMES, "auto")))
     return text
 
 
 def check_caller(value: Any) -> str:
-    """Return the caller class; ``generated``, the most hostile one, when left open."""
+    """Return the caller class; ``generated``, the most hostile one, when left open.
+
+    Raises: ConfigError ``unknown_caller``, Refused ``caller_unproven``.
+    """
     if value is None:
         return "generated"
     text = str(getattr(value, "value", value))
     if text != AUTO_CALLER and text not in CALLER_NAMES:
         raise ConfigError("unknown_caller", f"caller class {text!r}: not known", hint=nearest(text, CALLER_NAMES))
+    if text == Caller.FIRST_PARTY:
+        # A word that anybody can say must not lower the tier: the class is for an argv that was
+        # compared with the files of an installed distribution, and this version has no such check.
+        raise Refused("caller_unproven", "caller class 'first_party': got a claim, expected a registered distribution")
     return text
 
 
 def check_accept(value: Any) -> str:
     """Return the tier name or promise id of one ``accept`` word."""
     text = _text("accept", value)
-    text = _OLD_TIER_NAMES.get(text, text)
+    text = OLD_TIER_NAMES.get(text, text)
     if text not in TIER_NAMES and text not in PROMISE_IDS:
         raise ConfigError("unknown_promise", f"accept {text!r}: no tier or promise of that name",
                           hint=nearest(text, (*TIER_NAMES, *PROMISE_IDS)))

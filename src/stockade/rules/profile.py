@@ -50,7 +50,7 @@ class ConfigRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateRef:
-    """A file that its tool saves by rename: ``env`` moves it into ``dir``, ``copyback`` copies it."""
+    """A file that its tool saves by rename: mode ``env``, the variable moves it into ``dir``."""
 
     path: PathRef
     mode: str
@@ -220,10 +220,10 @@ def _config(document: Document, table: Mapping[str, Any]) -> ConfigRef:
 
 def _state(document: Document, table: Mapping[str, Any]) -> StateRef:
     document.check_keys(table, ("path", "mode", "env", "dir"), "state")
-    mode = document.checked("state", lambda value: choice("mode", value, ("env", "copyback")),
+    mode = document.checked("state", lambda value: choice("mode", value, ("env",)),
                             _needed(document, table, "state", "mode"))
     directory = path_ref(document, "state", table["dir"]) if "dir" in table else None
-    if mode == "env" and (directory is None or not table.get("env")):
+    if directory is None or not table.get("env"):
         raise document.error("key 'state': mode env needs the keys env and dir", "state")
     return StateRef(path=path_ref(document, "state", table.get("path")), mode=mode,
                     env=document.string("env", table), dir=directory)

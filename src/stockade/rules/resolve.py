@@ -26,6 +26,7 @@ from stockade.rules.resolved import CacheSpec, ConfigSpec, Resolved, StateSpec
 from stockade.rules.roots import Roots, find_roots
 from stockade.rules.settings import Settings, load_settings
 from stockade.rules.tiers import CALLERS, TIER_NET, Caller, Tier, parse
+from stockade.rules.voiding import waived_by
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class _Resolver:
             home=self.places.home, homes=self.places.homes, workspace=self.places.workspace,
             cwd=roots.cwd, write_roots=roots.write_roots, read=roots.read, hide=hide,
             devices=devices, sockets=sockets, allow=allow, accept=self._accept(),
-            env_keep=self._env_keep(sockets, allow), set_env=given, profile_set_env=literal,
+            env_keep=self._env_keep(sockets, allow, (*literal, *given)), set_env=given, profile_set_env=literal,
             limits=self._limits(), **self._specs(), **simple,
             state_home=settings.state_home, config_home=self.places.config_home, policy=self.policy,
             notes=tuple(dict.fromkeys(self.notes)), values=self.values, unnarrowed=self.unnarrowed)
@@ -301,8 +302,15 @@ class _Resolver:
 
     # -- environment and the rest ---------------------------------------------------------------
 
-    def _env_keep(self, sockets: Iterable[Sourced], allow: Iterable[Sourced]) -> tuple[str, ...]:
-        names = [item.value for item in self._words("env", self.request.pass_env)]
+    def _env_keep(self, sockets: Iterable[Sourced], allow: Iterable[Sourced],
+                  given: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+        """Return the names that pass. A value that is set for a loader variable is a grant of it:
+
+        it makes programs of the box run the code it names just as an inherited one does.
+        """
+        inner = [pair for profile in self.chain if profile.inner_sandbox for pair in profile.inner_sandbox.set_env]
+        loaders = [name for name, _ in (*given, *inner) if waived_by("env", name, self.places.home)]
+        names = [*loaders, *(item.value for item in self._words("env", self.request.pass_env))]
         granted = {item.value for item in (*sockets, *allow)}
         names += [variable for entry in load_list("grants") if entry.id in granted for variable in entry.env]
         return tuple(dict.fromkeys(names))

@@ -58,7 +58,7 @@ class Settings:
         for file in reversed(self.files):  # system first, so that the user's file wins
             changed = file.rows.get(caller, {})
             row = ClassRow(tier=parse(changed["tier"]) if "tier" in changed else row.tier,
-                           net=changed.get("net", row.net), why=row.why, quarantine=row.quarantine)
+                           net=changed.get("net", row.net), why=row.why)
             origins.update(dict.fromkeys(changed, f"{file.layer.origin} class {caller}"))
         return row, origins
 

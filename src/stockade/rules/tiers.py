@@ -31,8 +31,7 @@ class Tier(IntEnum):
 
 ALL_TIERS = (Tier.standard, Tier.guarded, Tier.strict)
 
-# "cc" is an old name of guarded: accepted, never printed.
-_SPELLINGS = MappingProxyType({**{str(t): t for t in Tier}, "cc": Tier.guarded})
+OLD_TIER_NAMES = MappingProxyType({"cc": "guarded"})  # accepted, never printed
 
 
 def parse(text: str) -> Tier:
@@ -41,17 +40,12 @@ def parse(text: str) -> Tier:
     Args: text: ``off``, ``standard``, ``guarded``, ``strict`` or the old name ``cc``.
     Raises: ConfigError ``unknown_tier``.
     """
-    tier = _SPELLINGS.get(text)
+    tier = Tier.__members__.get(OLD_TIER_NAMES.get(text, text))
     if tier is None:
-        known = [str(t) for t in Tier]
+        known = list(Tier.__members__)
         raise ConfigError("unknown_tier", f"tier {text!r}: expected one of {', '.join(known)}",
                           hint=nearest(text, [*known, AUTO]))
     return tier
-
-
-def parse_or_auto(text: str) -> Tier | None:
-    """Return the tier of that name, or None for ``auto`` (the class row decides)."""
-    return None if text == AUTO else parse(text)
 
 
 class Caller(StrEnum):
@@ -69,12 +63,11 @@ class Caller(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassRow:
-    """Defaults of one caller class. ``quarantine``: new persistence points are moved away."""
+    """Defaults of one caller class, and why."""
 
     tier: Tier
     net: str
     why: str
-    quarantine: bool = False
 
 
 _HOSTILE = "hostile input; a profile (npm, pip, cargo) adds what an install needs"
@@ -92,9 +85,9 @@ CALLERS = MappingProxyType({
     Caller.APP: ClassRow(
         tier=Tier.standard, net="host",
         why="the gateway's own apps; dangerous steps go through the broker"),
-    Caller.REPOSITORY: ClassRow(tier=Tier.strict, net="none", why=_HOSTILE, quarantine=True),
-    Caller.GENERATED: ClassRow(tier=Tier.strict, net="none", why=_HOSTILE, quarantine=True),
-    Caller.DOCUMENT: ClassRow(tier=Tier.strict, net="none", why=_HOSTILE, quarantine=True),
+    Caller.REPOSITORY: ClassRow(tier=Tier.strict, net="none", why=_HOSTILE),
+    Caller.GENERATED: ClassRow(tier=Tier.strict, net="none", why=_HOSTILE),
+    Caller.DOCUMENT: ClassRow(tier=Tier.strict, net="none", why=_HOSTILE),
     Caller.FIRST_PARTY: ClassRow(tier=Tier.standard, net="host", why="our own argv"),
 })
 
@@ -102,13 +95,3 @@ CALLERS = MappingProxyType({
 TIER_NET = MappingProxyType({
     Tier.off: "host", Tier.standard: "host", Tier.guarded: "host", Tier.strict: "none",
 })
-
-
-def parse_caller(text: str) -> Caller:
-    """Return the caller class of that name. Raises: ConfigError ``unknown_caller``."""
-    try:
-        return Caller(text)
-    except ValueError:
-        known = [str(c) for c in Caller]
-        raise ConfigError("unknown_caller", f"caller class {text!r}: expected one of {', '.join(known)}",
-                          hint=nearest(text, known)) from None

@@ -65,11 +65,15 @@ def choice(name: str, value: Any, words: Sequence[str]) -> str | None:
 
 
 def tmp(value: Any) -> str | None:
-    """Return ``memory`` or ``disk``, with ``:BYTES`` when a size was given."""
+    """Return ``memory``, ``memory:BYTES`` or ``disk``."""
     if value is None:
         return None
     kind, colon, limit = str(value).partition(":")
     choice("tmp", kind, ("memory", "disk"))
+    if colon and kind == "disk":
+        # A size that nothing holds would be a limit in words only.
+        raise ConfigError("value_invalid", f"tmp {value!r}: got a size for a directory on disk, which this version "
+                          "cannot limit", hint="use memory:SIZE, or disk without a size")
     return f"{kind}:{size('tmp', limit)}" if colon else kind
 
 

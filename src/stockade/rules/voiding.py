@@ -29,12 +29,6 @@ def waived_by(kind: str, value: str, home: str, environ: Mapping[str, str] | Non
                  and any(_hit(kind, pattern, name, home) for pattern in rule.match for name in names))
 
 
-def waived_promises(kind: str, value: str, home: str,
-                    environ: Mapping[str, str] | None = None) -> frozenset[str]:
-    """Return the ids of the promises that a grant waives."""
-    return frozenset(p for rule in waived_by(kind, value, home, environ) for p in rule.waives)
-
-
 def socket_names(value: str, home: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names of the control sockets that ``value`` (a name or an absolute path) is.
 

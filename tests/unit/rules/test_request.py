@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from stockade.errors import ConfigError, Error, Refused
 from stockade.rules import units
 from stockade.rules.request import PROCESS_OPTIONS, build_request
+from stockade.rules.tiers import Caller
 
 
 def code_of(args: Any, **options: Any) -> str:
@@ -66,6 +67,7 @@ def test_harmless_defaults_of_subprocess_are_accepted() -> None:
     ({"net": "hosst"}, "value_invalid", "'host'"),
     ({"cache": "kep"}, "value_invalid", "'keep'"),
     ({"tmp": "ram"}, "value_invalid", "memory"),
+    ({"tmp": "disk:1G"}, "value_invalid", "memory:SIZE"),
 ])
 def test_an_unknown_name_is_an_error_with_the_nearest_known_one(options: dict[str, Any], code: str, hint: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -82,6 +84,13 @@ def test_an_empty_network_list_is_none_and_a_list_of_hosts_is_refused_clearly() 
             build_request(["ls"], net=net)
         assert caught.value.code == "net_unsupported"
         assert "network lists are not available in this version" in caught.value.message
+
+
+def test_a_claim_to_be_first_party_is_refused_wherever_it_is_made() -> None:
+    for claim in ("first_party", Caller.FIRST_PARTY):
+        with pytest.raises(Refused) as caught:
+            build_request(["ls"], caller=claim)
+        assert caught.value.code == "caller_unproven"
 
 
 def test_later_features_are_refused_not_ignored() -> None:
@@ -197,7 +206,7 @@ def test_limits_are_the_plan_keys_in_their_units() -> None:
 
 
 def test_tmp_carries_its_size() -> None:
-    assert units.parse_tmp(str(units.tmp("disk:1G"))) == ("disk", 1 << 30)
+    assert units.parse_tmp(str(units.tmp("memory:1G"))) == ("memory", 1 << 30)
     assert units.parse_tmp(str(units.tmp("memory"))) == ("memory", None)
 
 

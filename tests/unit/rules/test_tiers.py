@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stockade.errors import ConfigError
-from stockade.rules.tiers import CALLERS, TIER_NET, Caller, Tier, parse, parse_caller, parse_or_auto
+from stockade.rules.tiers import CALLERS, TIER_NET, Caller, Tier, parse
 
 
 def test_tiers_are_ordered() -> None:
@@ -16,11 +16,6 @@ def test_tiers_are_ordered() -> None:
 def test_the_old_name_of_guarded_is_accepted_and_never_printed() -> None:
     assert parse("cc") is Tier.guarded
     assert str(parse("cc")) == "guarded"
-
-
-def test_auto_is_left_to_the_class_row() -> None:
-    assert parse_or_auto("auto") is None
-    assert parse_or_auto("strict") is Tier.strict
 
 
 @pytest.mark.parametrize("text", ["", "Strict", "stric", "auto", "5", "strict ", "none"])
@@ -41,16 +36,5 @@ def test_every_class_has_a_row_as_documented() -> None:
     assert all(r.why for r in CALLERS.values())
 
 
-def test_hostile_classes_and_no_others_quarantine() -> None:
-    assert {str(c) for c, r in CALLERS.items() if r.quarantine} == {"repository", "generated", "document"}
-
-
 def test_only_strict_closes_the_network_by_itself() -> None:
     assert {t for t, net in TIER_NET.items() if net == "none"} == {Tier.strict}
-
-
-def test_an_unknown_class_names_the_nearest() -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse_caller("operators")
-    assert caught.value.code == "unknown_caller"
-    assert "operator" in caught.value.hint
