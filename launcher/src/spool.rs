@@ -50,10 +50,16 @@ impl Spool {
         Ok(Self { dir, name, rotate_bytes: ROTATE_BYTES })
     }
 
-    /// Makes sure that the file can be opened, so that a record is not refused
-    /// only after the command has run.
+    /// Makes sure that the file takes a write (of an empty line), so that a record
+    /// is not refused only after the command has run.
     pub fn ready(&self) -> io::Result<()> {
-        self.open_current().map(drop)
+        let file = self.open_current()?;
+        let _held = HeldSignal::hold(libc::SIGXFSZ);
+        match write_once(file.as_raw_fd(), b"\n") {
+            Ok(1) => Ok(()),
+            Ok(_) => Err(io::ErrorKind::WriteZero.into()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Appends one JSON object (`{…}` on one line, without `len`).
