@@ -35,7 +35,7 @@ pub struct Launch<'a> {
     pub wall_ms: Option<u64>,
     pub ids: (u32, u32),
     /// P0's own descriptors, of which P1 has a copy.
-    pub outer: [RawFd; 3],
+    pub outer: Vec<RawFd>,
 }
 
 /// How the caller started us, restored for the command.
@@ -85,7 +85,7 @@ pub fn run(mut launch: Launch, wipe: impl Fn()) -> ! {
     // killed before our parent-death signal is set would leave us for ever.
     // SAFETY: nothing in this process uses them.
     unsafe {
-        for fd in launch.outer {
+        for fd in std::mem::take(&mut launch.outer) {
             libc::close(fd);
         }
     }

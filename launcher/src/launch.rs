@@ -66,7 +66,9 @@ impl Session {
         let prepared = userns::prepare(&self.loaded.plan)?;
         let mut terminal = Terminal::open();
         let env = std::mem::take(&mut self.env.env);
-        let outer_fds = [outer.as_raw_fd(), errors.as_raw_fd(), signals.as_raw_fd()];
+        let ours = [outer.as_raw_fd(), errors.as_raw_fd(), signals.as_raw_fd()];
+        let records = [out.report.descriptor(), out.spool.as_ref().map(Spool::descriptor), args.caller_pidfd];
+        let outer_fds = ours.into_iter().chain(records.into_iter().flatten()).collect();
         let spawn = Spawn {
             outer_fds,
             inner,
@@ -185,7 +187,7 @@ impl Session {
 
 /// What the child's copy takes with it.
 struct Spawn<'a> {
-    outer_fds: [RawFd; 3],
+    outer_fds: Vec<RawFd>,
     inner: OwnedFd,
     errors_in: OwnedFd,
     prepared: Prepared,

@@ -250,6 +250,10 @@ impl Report {
         Self { fd }
     }
 
+    pub fn descriptor(&self) -> Option<RawFd> {
+        self.fd.as_ref().map(|fd| fd.as_raw_fd())
+    }
+
     /// Finds out that nobody reads before the command runs, not after.
     pub fn ready(&self) -> Result<(), Refusal> {
         let Some(fd) = &self.fd else { return Ok(()) };

@@ -50,6 +50,10 @@ impl Spool {
         Ok(Self { dir, name, rotate_bytes: ROTATE_BYTES })
     }
 
+    pub fn descriptor(&self) -> RawFd {
+        self.dir.as_raw_fd()
+    }
+
     /// Makes sure that the file takes a write (of an empty line), so that a record
     /// is not refused only after the command has run.
     pub fn ready(&self) -> io::Result<()> {
