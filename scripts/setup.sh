@@ -53,3 +53,6 @@ need_languages
 install_packages
 make_venv
 sh scripts/build_launcher.sh
+# Compiled once here: an account that may not write beside the sources would
+# compile them again at every start.
+.venv/bin/python -m compileall -q src/stockade || say "some sources could not be compiled ahead"
