@@ -103,15 +103,15 @@ def compile_plan(resolved: Resolved, host: HostFacts, decision: Decision,
     return Compiled(
         plan=plan, canonical=data, digest=canonical.digest(data), binds=_binds(want), cwd=want.cwd,
         argv=command_line(resolved, resolved.request.argv), set_env=resolved.set_env,
-        notes=(*resolved.notes, *_notes(resolved), *want.notes, *found.notes),
+        notes=(*resolved.notes, *_notes(resolved), *want.notes, *found.notes,
+               *_doubted(want, command)),
         tmp_points=tuple(table.disk_points) if want.tmp_disk else None, witness=want.witness,
     )
 
 
 def _command(want: Want) -> discover.Command:
-    blocked = (*want.homes, *want.write, want.state_home)
     found = discover.command(want.argv0, cwd=want.host_cwd, search_path=want.env.get("PATH", os.defpath),
-                             forbidden=blocked)
+                             ground=strict.ground_of(want))
     want.witness.saw(*found.needs)
     return found
 
@@ -230,6 +230,13 @@ def _notes(resolved: Resolved) -> list[str]:
     found += [f"inner sandbox {inner.mode}: {inner.note}" for inner in resolved.inner_sandbox
               if inner.note and not own_switch(inner, argv)]
     return found
+
+
+def _doubted(want: Want, command: discover.Command) -> list[str]:
+    """Say what is missing because only the tree named it; at the other tiers it is visible anyway."""
+    outer = [path for path in command.doubted
+             if not any(path != other and is_below(path, other) for other in command.doubted)]
+    return [f"{path!r} is named by the write root alone, and not shown" for path in outer if want.strict]
 
 
 def _watch(want: Want, repositories: Iterable[gitfacts.Repository]) -> None:

@@ -196,8 +196,8 @@ def borrowed(repo: Repository) -> tuple[str, ...]:
     They do not name the borrower, so they are never granted because of it.
     """
     objects = os.path.join(repo.common_dir, "objects")
-    lines = _lines(os.path.join(objects, "info", "alternates"))
-    found = [os.path.realpath(os.path.join(objects, line)) for line in lines if line and line[0] != "#" and "\0" not in line]
+    lines = [line for line in _lines(os.path.join(objects, "info", "alternates")) if "\0" not in line]
+    found = [os.path.realpath(os.path.join(objects, line)) for line in lines if line and not line.startswith("#")]
     return tuple(path for path in dict.fromkeys(found) if looks_like_git_dir(os.path.dirname(path)))
 
 

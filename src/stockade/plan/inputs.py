@@ -18,8 +18,8 @@ from stockade.ids import digest
 from stockade.paths import atomic_write
 from stockade.plan import gitfacts, mountinfo, own
 from stockade.plan.files import small_text
-from stockade.plan.linux import CONFIG_DIR, owner_of
 from stockade.plan.hiding import parents
+from stockade.plan.linux import CONFIG_DIR, owner_of
 from stockade.plan.trails import leads_out
 from stockade.plan.want import Cache, Ids, Want, below_any, is_below
 from stockade.plan.witness import Witness
@@ -62,7 +62,8 @@ def gather(resolved: Resolved, host: HostFacts, tier: Tier,
         asked=frozenset(g.real for g in (*resolved.read, *resolved.write_roots)
                         if not g.origin.startswith("profile ")),
         read=_existing(resolved.read, "read grant", resolved), hide=tuple(g.path for g in resolved.hide),
-        spelled=_spelled(resolved), sockets=socket_paths(resolved, env), devices=_existing(resolved.devices, "device", resolved),
+        spelled=_spelled(resolved), sockets=socket_paths(resolved, env),
+        devices=_existing(resolved.devices, "device", resolved),
         allow=frozenset(item.value for item in resolved.allow),
         caches=caches(resolved, write), generated=generated, limits=resolved.limits,
         tmp_bytes=size, tmp_disk=kind == "disk", on_persistence=resolved.on_persistence,
@@ -126,9 +127,11 @@ def is_harmless(path: str, resolved: Resolved) -> bool:
     is left out, so that no tree can keep its own box from starting.
     """
     env = resolved.request.environ()
-    fixed = [*own.places(resolved.homes, env, resolved.state_home.path, resolved.config_home), *resolved.homes,
+    fixed = [*own.places(resolved.homes, env, resolved.state_home.path, resolved.config_home),
              *(name for grant in resolved.hide for name in (grant.path, grant.real))]
     if any(is_below(path, place) or is_below(place, path) for place in fixed):
+        return False
+    if any(is_below(home, path) for home in resolved.homes):
         return False
     above = [path, *parents(path)]
     for home in resolved.homes:
@@ -165,8 +168,8 @@ def _existing(grants: Iterable[Grant], what: str, resolved: Resolved) -> tuple[s
         link = leads_out(grant.path, others)
         if link is not None:
             if not grant.optional:
-                raise Refused("source_symlink", f"{what} {grant.path!r} ({grant.origin}): the link {link!r} leads out of "
-                              f"the write root to {grant.real!r}", hint=f"grant {grant.real!r} by its own name")
+                raise Refused("source_symlink", f"{what} {grant.path!r} ({grant.origin}): the link {link!r} leads out "
+                              f"of the write root to {grant.real!r}", hint=f"grant {grant.real!r} by its own name")
         elif os.path.lexists(grant.real):
             found.append(grant.real)
         elif not grant.optional:
@@ -200,7 +203,7 @@ def socket_paths(resolved: Resolved, env: Mapping[str, str]) -> tuple[str, ...]:
     for item in resolved.sockets:
         entry = named.get(item.value)
         if entry is None:
-            found.append(_socket(item.value))
+            found.append(_socket(item.value, [root.real for root in resolved.write_roots]))
             continue
         places = [_address(env.get(name, "")) for name in entry.env]
         if not item.origin.startswith("tier "):
@@ -215,7 +218,11 @@ def socket_paths(resolved: Resolved, env: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _socket(path: str) -> str:
+def _socket(path: str, roots: list[str]) -> str:
+    link = leads_out(path, roots)
+    if link is not None:
+        raise Refused("source_symlink", f"socket {path!r}: the link {link!r} leads out of the write root",
+                      hint="name the socket itself")
     if not is_socket(path):
         raise Refused("source_type", f"socket {path!r}: not a socket", hint="name the socket itself")
     return os.path.realpath(path)

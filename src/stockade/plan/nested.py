@@ -73,7 +73,7 @@ class _Walk:
             return not (isinstance(err, PermissionError) and _is_mine(directory))
         self._entries += len(entries)
         names = {entry.name for entry in entries}
-        if named and self._entries <= NAMED_ENTRIES or directory == self._root:
+        if (named and self._entries <= NAMED_ENTRIES) or directory == self._root:
             self.named.append((directory, sorted(names)))
         if directory != self._root and (".git" in names or names >= _BARE):
             self.repositories.append(directory)

@@ -14,6 +14,7 @@ from stockade.plan.hiding import Hidden, stays
 from stockade.plan.linux import link_or_show, memory_budget, owner_of, show
 from stockade.plan.rows import Row
 from stockade.plan.table import Table
+from stockade.plan.trails import leads_out
 from stockade.plan.want import Want, below_any, is_below
 from stockade.rules.load import Entry, load_list
 from stockade.rules.match import is_pattern
@@ -171,16 +172,9 @@ def _git_config(table: Table, want: Want) -> None:
 
 def _toolchains(want: Want, command: discover.Command) -> list[str]:
     """What the command, PATH and well-known toolchains need, outermost first."""
-    blocked = frozenset((*want.homes, *want.write, want.state_home))
-    names = ("PATH",)
-    want.witness.read_env(want.env, names)
-    found = [*command.needs]
-    found += discover.path_directories(want.env.get("PATH", ""), want.host_cwd, blocked)
-    led = tuple(found)
-    for entry in load_list("toolchains"):
-        found += _toolchain(entry, want, blocked, led)
-    for path in found:
-        want.witness.saw(path)
+    found = [*command.needs, *discover.path_directories(want.env.get("PATH", ""), ground_of(want))]
+    found += toolchain_roots(want, tuple(found))
+    want.witness.saw(*found)
     unique = sorted(dict.fromkeys(found), key=lambda path: (rows.depth(path), path))
     kept: list[str] = []
     for path in unique:
@@ -189,8 +183,25 @@ def _toolchains(want: Want, command: discover.Command) -> list[str]:
     return kept
 
 
-def _toolchain(entry: Entry, want: Want, blocked: frozenset[str], led: tuple[str, ...]) -> list[str]:
-    """Roots of a toolchain that exist: those in the home, others only when something leads there."""
+def ground_of(want: Want) -> discover.Ground:
+    """Return what discovery may show in this request."""
+    blocked = (*want.homes, *want.write, want.state_home)
+
+    def known() -> tuple[str, ...]:
+        own = discover.path_directories(want.env.get("PATH", ""), discover.Ground(blocked, want.write))
+        return (*own, *toolchain_roots(want, own))
+
+    return discover.Ground(blocked, want.write, known)
+
+
+def toolchain_roots(want: Want, led: tuple[str, ...]) -> list[str]:
+    """Roots of the listed toolchains; those outside the home only when one of ``led`` is in them."""
+    want.witness.read_env(want.env, ("PATH",))
+    ground = discover.Ground((*want.homes, *want.write, want.state_home), want.write)
+    return [root for entry in load_list("toolchains") for root in _toolchain(entry, want, ground, led)]
+
+
+def _toolchain(entry: Entry, want: Want, ground: discover.Ground, led: tuple[str, ...]) -> list[str]:
     want.witness.read_env(want.env, entry.env)
     found: list[str] = []
     for home in want.homes:
@@ -198,7 +209,7 @@ def _toolchain(entry: Entry, want: Want, blocked: frozenset[str], led: tuple[str
             for path in _matches(place):
                 real = os.path.realpath(path)
                 mine = below_any(real, list(want.homes)) or below_any(path, list(want.homes))
-                if discover.grantable(real, blocked) and (mine or below_any_of(led, real)):
+                if ground.may_show(real) and (mine or below_any_of(led, real)) and not leads_out(path, want.write):
                     found.append(real)
     return found
 
