@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from requirements import at_tiers, requirement
 from support.actors import Actor
 from support.boxes import kept, op
@@ -47,3 +49,16 @@ def test_a_granted_variable_is_a_voiding_grant(actor: Actor, tier: str) -> None:
     run = actor.box(LOOK, tier=tier, env=env, pass_env=["NODE_OPTIONS"], accept=["env.injection"])
     assert run.value("own")["NODE_OPTIONS"] == "--no-warnings"
     assert run.state("env.injection") == "waived" and run.receipt["effective_tier"] != tier
+
+
+@requirement("env.injection")
+@at_tiers("env.injection")
+@pytest.mark.parametrize("name", ["LD_PRELOAD", "LD_LIBRARY_PATH", "NODE_OPTIONS", "PYTHONSTARTUP", "BASH_ENV", "GIT_SSH_COMMAND"])
+def test_a_loader_variable_is_a_voiding_grant_by_name_and_by_value(user: Actor, name: str, tier: str) -> None:
+    """Passed or set: either way foreign code can be loaded, so the promise is given away aloud or not at all."""
+    env = {**user.env, name: "/x.so"}
+    for options in ({"pass_env": [name], "env": env}, {"set_env": {name: "/x.so"}}):
+        refused = user.run(["true"], tier=tier, **options)
+        assert (refused.code, refused.refused and refused.refused["missing"]) == ("grant_voids_tier", ["env.injection"]), (options, refused.raw)
+        accepted = user.run(["/usr/bin/printenv", name], tier=tier, accept=["env.injection"], **options)
+        assert (accepted.state("env.injection"), accepted.stdout) == ("waived", "/x.so\n"), accepted.raw

@@ -165,3 +165,26 @@ def test_hide_wins_over_every_grant(actor: Actor, tier: str) -> None:
     assert NEEDLE not in repr(run.answers)
     assert run.answers[f"read {secret}"]["errno"] in {"ENOENT", "EACCES"}
     assert run.value(f"read {plain}") == "p"
+
+
+@requirement("fs.credentials", "B.secret_aliases")
+@pytest.mark.known_gap("no_root_caller")
+@at_tiers("fs.credentials")
+def test_a_part_of_a_store_that_is_bound_elsewhere_is_hidden(actor: Actor, tier: str) -> None:
+    """One file, a directory inside, and a name with a space: the store itself is mounted nowhere."""
+    secret = actor.put(f"{actor.home}/.ssh/id_rsa", f"{NEEDLE}\n")
+    actor.put(f"{actor.home}/.aws/sso/cache/token.json", f"{NEEDLE}\n")
+    made = {"/srv/stk-key": secret, "/srv/stk cache": f"{actor.home}/.aws/sso/cache", "/srv/stk sp ace": f"{actor.home}/.ssh"}
+    enter = actor.world.enter(0, 0, "/")
+    for place, source in made.items():
+        make = f"touch '{place}'" if source == secret else f"mkdir -p '{place}'"
+        subprocess.run([*enter, "sh", "-ec", f"{make}; mount --bind '{source}' '{place}'"], check=True)
+    ops = _reads(["/srv/stk-key", "/srv/stk cache/token.json", "/srv/stk sp ace/id_rsa"])
+    try:
+        worked(actor.bare(ops))
+        run = actor.box(ops, tier=tier)
+        failed_with(run.answers, {"ENOENT", "EACCES"})
+        kept(run, "fs.credentials", tier)
+    finally:
+        for place in made:
+            subprocess.run([*enter, "sh", "-c", f"umount '{place}'; rmdir '{place}' 2>/dev/null || rm -f '{place}'"], check=True)

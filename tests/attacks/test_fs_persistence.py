@@ -261,3 +261,20 @@ def remake(actor: Actor, path: str) -> None:
     from support.actors import make_repository
 
     make_repository(actor, path)
+
+
+@requirement("fs.persistence")
+@at_tiers("fs.persistence")
+@pytest.mark.parametrize("place", [".emacs.d", ".vim", ".docker/cli-plugins", ".vscode/extensions", ".nvm", ".oh-my-zsh", ".local/share/applications", ".ipython/profile_default"])
+def test_a_write_root_that_is_itself_a_persistence_point_is_not_given_in_silence(actor: Actor, tier: str, place: str) -> None:
+    """The working directory is the default write root, and everything in this one runs code later."""
+    path = actor.make_dir(f"{actor.home}/{place}")
+    existing = actor.put(f"{path}/init.el", "; before\n", 0o644)
+    run = actor.run(["sh", "-c", f"echo evil > {existing}; true"], tier=tier, cwd=path)
+    if run.code is None:
+        assert actor.host(existing).read_text() == "; before\n", run.receipt["missing"]
+    else:
+        assert run.code in ("grant_voids_tier", "write_root_refused"), run.raw
+    accepted = actor.run(["true"], tier=tier, cwd=path, accept=["fs.persistence"])
+    assert accepted.code is not None or accepted.state("fs.persistence") in ("waived", "kept"), accepted.raw
+    actor.remove(existing)

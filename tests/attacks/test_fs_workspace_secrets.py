@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from requirements import at_tiers, requirement
 from stockade.rules.load import load_list
 from support.actors import Actor
@@ -63,3 +67,48 @@ def test_a_box_whose_hidden_env_file_is_replaced_is_ended(actor: Actor, fresh_re
         end = box.records(until="end")["end"]
         box.process.wait(20)
     assert end["outcome"] == "guard_lost" and secret in end["guard_lost"]
+
+
+@requirement("fs.workspace_secrets")
+@at_tiers("fs.workspace_secrets")
+def test_a_second_link_and_another_case_do_not_show_it(actor: Actor, fresh_repo: str, tier: str) -> None:
+    """A second link in the same root is hidden, or refused with its name."""
+    secret = actor.put(f"{fresh_repo}/.env", "KEY=workspace-needle\n")
+    actor.put(f"{fresh_repo}/.ENV", "KEY=workspace-needle\n")
+    actor.sh(f"ln {secret} {fresh_repo}/hard", cwd=fresh_repo)
+    ops = [op("read", path=f"{fresh_repo}/{name}") for name in (".env", ".ENV", "hard")]
+    worked(actor.bare(ops, cwd=fresh_repo))
+    run = actor.run(["sh", "-c", "cat .env .ENV hard; find . -type f | xargs cat"], tier=tier, cwd=fresh_repo)
+    if run.code is None:
+        assert "workspace-needle" not in run.stdout
+    else:
+        assert run.code == "hard_link" and "hard" in str(run.refused), run.raw
+
+
+@requirement("fs.workspace_secrets")
+@at_tiers("fs.workspace_secrets")
+@pytest.mark.parametrize("options", [{"caller": "generated"}, {"caller": "document"}, {"as_read": True}], ids=["generated", "document", "read"])
+def test_env_files_of_a_read_root_are_unreadable_too(actor: Actor, fresh_repo: str, tier: str, options: dict[str, Any]) -> None:
+    """A class without a write root still sees the project; so does somebody with a read grant of it."""
+    actor.put(f"{fresh_repo}/.env", "KEY=workspace-needle\n")
+    given: dict[str, Any] = {"read": [fresh_repo], "cwd": actor.workspace} if options.get("as_read") else {**options, "cwd": fresh_repo, "read": [fresh_repo]}
+    ops = [op("read", path=f"{fresh_repo}/.env"), op("read", "twin", path=f"{fresh_repo}/README")]
+    worked(actor.bare(ops))
+    run = actor.box(ops, tier=tier, **given)
+    failed_with(run.answers, {"ENOENT", "EACCES"}, but={"twin"})
+    assert run.value("twin").startswith("hello")
+    kept(run, "fs.workspace_secrets", tier)
+
+
+@requirement("fs.workspace_secrets", "fs.persistence")
+@at_tiers("fs.workspace_secrets")
+def test_a_stored_launch_line_hides_what_appeared_since(actor: Actor, fresh_repo: str, tier: str) -> None:
+    """The line is made once and started later; the project has changed meanwhile."""
+    made = actor.plan(["/bin/sh", "-c", "cat .env; echo evil > .envrc; echo evil > .vscode/tasks.json; true"], tier=tier, cwd=fresh_repo)
+    for name in (".env", ".envrc", ".vscode/tasks.json"):
+        actor.put(f"{fresh_repo}/{name}", "KEY=workspace-needle\n", 0o644)
+    done = actor.call(made["argv"], env=made["env"], cwd=fresh_repo)
+    assert b"workspace-needle" not in done.stdout
+    unchanged = [name for name in (".envrc", ".vscode/tasks.json") if "needle" in actor.host(f"{fresh_repo}/{name}").read_text()]
+    promised = {row["id"] for row in made["plan"]["promises"] if row["state"] is None}
+    assert unchanged == [".envrc", ".vscode/tasks.json"] or "fs.persistence" not in promised
