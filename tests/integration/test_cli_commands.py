@@ -35,6 +35,7 @@ def test_a_command_of_a_later_version_says_so_in_one_line(user: Actor, word: str
     (["ps", "--jsn"], "unknown_option", "'--json'"), (["doctor", "--require", "stict"], "unknown_tier", "'strict'"),
     (["profile", "show", "nmp"], "unknown_profile", "'npm'"), (["show", "nothing-ran"], "unknown_run", "hint"),
     (["plan", "show", "abcdefgh"], "unknown_plan", "hint"), (["completion", "basch"], "usage", "'bash'"),
+    (["doctor", "--dry-run"], "usage", "--fix"), (["ps", "--bogus"], "unknown_option", "see stockade ps --help"),
     (["stop"], "usage", "RUN"), (["ps", "extra"], "usage", "'extra'"), (["cache", "clear"], "usage", "--all"),
     (["explain", "--tier", "strct", "true"], "unknown_tier", "'strict'"), (["why"], "usage", "PATH"),
 ])
@@ -169,6 +170,12 @@ def test_explain_shows_the_environment_without_a_value(user: Actor) -> None:
     assert "needle" not in said.out and "ghp_" not in said.out
 
 
+def test_a_launch_line_that_is_refused_is_1_and_nothing_for_a_shell_to_run(user: Actor) -> None:
+    """``eval "$(stockade explain --argv ...)"`` must not run an answer in words."""
+    said = stockade(user, "explain", "--argv", "--net", "example.com", "true")
+    assert (said.status, said.out, said.err.count("\n")) == (1, "", 1) and said.err.startswith("stockade: refused: net_unsupported: ")
+
+
 @pytest.mark.parametrize(("words", "code"), [
     (["--net", "example.com", "true"], "net_unsupported"), (["--read", "/no/such/place", "true"], "source_missing"),
     (["--allow", "userns", "true"], "grant_unsupported"), (["--read", "~/.ssh/id_k", "true"], "grant_voids_tier"),
@@ -263,6 +270,17 @@ def test_a_cache_that_a_live_box_uses_stays(actor: Actor) -> None:
     assert all(row["id"] != identity for row in stockade(actor, "cache", "list", "--json").json()["caches"])
 
 
+def test_an_answer_does_not_send_back_to_the_same_command(user: Actor) -> None:
+    bad = user.put(f"{user.home}/worse.toml", "this is no toml\n", 0o644)
+    assert "stockade profile check" not in stockade(user, "profile", "check", bad).out
+    stockade(user, "run", "--quiet", "true")
+    assert len(stockade(user, "show", "nothing-ran").err) < 200
+    for words in (["--net", "example.com"], ["--on-persistence", "fail"]):
+        said = stockade(user, "run", *words, "true").err
+        hint = said.split("(hint: ")[1].rstrip(")\n")
+        assert said.count(hint) == 1, said
+
+
 def test_a_profile_file_is_checked_with_file_and_line(user: Actor) -> None:
     good = user.put(f"{user.home}/good.toml", 'schema = "profile.v1"\ndescription = "x"\nextends = ["npm"]\n', 0o644)
     bad = user.put(f"{user.home}/bad.toml", 'schema = "profile.v1"\ndescription = "x"\nreed = ["/x"]\n', 0o644)
@@ -321,6 +339,8 @@ def test_doctor_answers_with_real_boxes(actor: Actor) -> None:
     found = stockade(actor, "doctor", "--json").json()
     assert found["best_tier"] == "strict" and len(found["trials"]) == 6
     assert all(row["good"] and not row["lost"] for row in found["trials"])
+    assert found["applied"] == [] and found["dry_run"] is False
+    assert stockade(actor, "doctor", "--fix", "--dry-run", "--json").json()["dry_run"] is True
     said = stockade(actor, "doctor", "--require", "guarded")
     assert said.status == 0 and said.out.startswith("good: ")
 

@@ -277,3 +277,44 @@ def test_an_unhandled_ctrl_c_ends_the_command_line_by_sigint(actor: Actor) -> No
         screen.read_until("ready")
         screen.type(b"\x03")
         assert screen.process.wait(WAIT_S) == -signal.SIGINT
+
+
+# -- what is not silent --------------------------------------------------------------------------
+
+
+def test_a_downgrade_is_said_where_nobody_watches(actor: Actor) -> None:
+    key = actor.put(f"{actor.home}/.ssh/id_accepted", "key\n")
+    words = ("--read", key, "--accept", "fs.credentials", "true")
+    said = stockade(actor, "run", *words)
+    assert said.status == 0 and said.err.count("\n") == 1
+    assert said.err.startswith("stockade: accepted: less than guarded: waived fs.credentials"), said.err
+    assert stockade(actor, "run", "--quiet", *words).err == ""
+    assert stockade(actor, "run", "true").err == ""
+    actor.remove(key)
+
+
+def test_a_receipt_that_cannot_be_delivered_is_typed_and_125(actor: Actor) -> None:
+    for target in ("/dev/full", "sub/r.json"):
+        actor.make_dir(f"{actor.workspace}/sub")
+        script = f"rm -r sub; ln -s {actor.elsewhere} sub; exit 3"
+        said = stockade(actor, "run", "--receipt", target, "sh", "-c", script)
+        assert said.status == 125 and said.err.count("\n") == 1, said
+        assert said.err.startswith("stockade: report_failed: receipt of run ") and "stockade show " in said.err, said.err
+        actor.remove(f"{actor.workspace}/sub")
+    assert not actor.host(f"{actor.elsewhere}/r.json").exists()
+    command = " ".join(line("run", "--receipt", "-", "true"))
+    done = actor.call(["/bin/bash", "-c", f"set -o pipefail; {command} | (exec <&-; sleep 2); echo $?"], env=environment(actor))
+    assert done.stdout.strip() == b"125" and b"report_failed" in done.stderr and b"internal" not in done.stderr, done
+
+
+def test_a_name_that_is_on_no_readable_part_of_the_path_is_not_found(user: Actor) -> None:
+    """A directory of PATH that may not be searched, as after su, is no place to look."""
+    shut = user.make_dir(f"{user.workspace}/shut", 0o000)
+    for path in (f"/root/bin:{shut}:/usr/bin:/bin", f"/usr/bin:/bin:{shut}"):
+        said = stockade(user, "run", "no-such-command", env=environment(user, PATH=path))
+        assert said.status == 127 and "not_found" in said.err, said
+        assert stockade(user, "run", "--quiet", "echo", "found", env=environment(user, PATH=path)).out == "found\n"
+    unfit = user.put(f"{user.workspace}/tools/unfit-command", "no program\n", 0o644)
+    said = stockade(user, "run", "unfit-command", env=environment(user, PATH=f"{os.path.dirname(unfit)}:/usr/bin:/bin"))
+    assert said.status == 126 and "exec_failed" in said.err, said
+    user.host(shut).chmod(0o755)
