@@ -156,7 +156,8 @@ def _git_points(guards: Guards, want: Want) -> None:
     user = [os.path.join(home, name) for home in want.homes for name in (".gitconfig", ".config/git/config")]
     for repo in guards.repositories.values():
         points = gitfacts.points(repo, want.home, user)
-        guards.points.update(_places(points.paths, want.write))
+        # Where `.git` is a link its end must stay writable: git commits into it.
+        guards.points.update(_places(points.paths, want.write) - {repo.git_dir, repo.common_dir})
         want.witness.saw(*points.files)
 
 
