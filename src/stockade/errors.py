@@ -65,8 +65,6 @@ CODES: dict[str, Code] = {
     "publish_unsupported": Code("this version cannot publish a port of a box", "use --net host"),
     "write_root_refused": Code("home, / or a directory above the state home was named as a write root",
                                "name a directory below the home, such as the project"),
-    "write_root_owner": Code("a write root belongs to an id this caller cannot stand for",
-                             "run as the owner of the directory"),
     "hard_link": Code("a protected file has another name inside a write root",
                       "remove the second link, or copy the file"),
     "grant_unsupported": Code("this version cannot give the grant", "drop the grant"),
