@@ -20,10 +20,14 @@ AnyPath = str | os.PathLike[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateHome:
-    """The directory of plans, log, keys, caches. ``ephemeral``: it may vanish at reboot."""
+    """The directory of plans, log, keys, caches.
+
+    ``ephemeral``: it may vanish at reboot, and stands for ``wanted``, which cannot be written.
+    """
 
     path: str
     ephemeral: bool = False
+    wanted: str = ""
 
     @property
     def plans(self) -> str:
@@ -111,11 +115,10 @@ def state_home(env: Mapping[str, str], *, create: bool = True) -> StateHome:
     be written: STATE_DIRECTORY, XDG_RUNTIME_DIR/stockade, a directory in /var/tmp (ephemeral).
     Raises: ConfigError ``state_home_invalid``.
     """
-    first = True
+    wanted = _main_candidate(env)
     for candidate in _state_candidates(env):
         if _usable(candidate, create=create):
-            return StateHome(path=candidate, ephemeral=not first)
-        first = False
+            return StateHome(path=candidate, ephemeral=candidate != wanted, wanted=wanted)
     raise ConfigError("state_home_invalid", "state home: no candidate can be written")
 
 

@@ -269,8 +269,9 @@ def test_a_loader_variable_is_a_grant_that_voids_however_it_is_given(work: Path,
 
 
 def test_a_loader_variable_that_is_accepted_is_waived_in_the_receipt(work: Path) -> None:
-    done = box(work, accept=["env.injection"], set_env={"LD_AUDIT": "/nowhere"}).run(
-        ["sh", "-c", "echo $LD_AUDIT"], capture_output=True, text=True)
+    with pytest.warns(stockade.DowngradeWarning, match=r"env.injection.*accept 'env.injection' \(argument\)"):
+        done = box(work, accept=["env.injection"], set_env={"LD_AUDIT": "/nowhere"}).run(
+            ["sh", "-c", "echo $LD_AUDIT"], capture_output=True, text=True)
     states = {row.id: row.state for row in done.receipt.promises}
     assert (done.stdout, states["env.injection"], states["env.secrets"]) == ("/nowhere\n", "waived", "kept")
     assert done.receipt.effective_tier == "off" and done.receipt.missing == ("env.injection",)

@@ -161,7 +161,8 @@ def _facts(receipt: Receipt, launch: Any) -> Iterator[tuple[str, str]]:
 def _end(receipt: Receipt, end: Any) -> Iterator[tuple[str, str]]:
     how = f"signal {end['signal']}" if end.get("signal") else f"status {end.get('exit_code')}"
     yield "end", f"{receipt.outcome}, {how}"
-    yield "used", f"{end.get('wall_ms', 0)} ms wall, {end.get('cpu_ms', 0)} ms cpu, {end.get('max_rss_bytes', 0)} bytes"
+    used = [("wall_ms", "ms wall"), ("cpu_ms", "ms cpu"), ("max_rss_bytes", "bytes")]
+    yield "used", ", ".join(f"{end[key]} {unit}" for key, unit in used if end.get(key) is not None)
     for item in receipt.persistence:
         yield "persistence", f"{item['change']} {os.path.join(item['root'], item['path'])}"
     for word in (*end.get("guard_lost", ()), *end.get("degraded", ())):

@@ -1,7 +1,8 @@
 """A box as a child process: the half of the chokepoint that waits.
 
 Owns: the report pipe, the lifetime link to the caller, and the reading of records. No Python runs
-between fork and exec: there is no ``preexec_fn``. Fails closed: a launcher that ends without a
+between fork and exec: there is no ``preexec_fn``. A command without a box (tier ``off``) is held in
+the same way, so that its caller need not care. Fails closed: a launcher that ends without a
 record is ``launch_failed``, also when it ends with status 0; a child's own 125 is never taken for
 a refusal, because only the record decides. Read next: ``receipt.py``, ``_exec.py``.
 """
@@ -16,32 +17,35 @@ import threading
 import time
 
 from stockade.errors import EXIT_TIMED_OUT, LaunchFailed
-from stockade.process._exec import KILL_SIGNAL, Launch, command_line, env_items, sealed_memfd, start_error
+from stockade.process._exec import KILL_SIGNAL, Bare, Launch, command_line, env_items, sealed_memfd, start_error
 from stockade.process.receipt import Reader, Receipt, refusal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
-    _Popen = subprocess.Popen[Any]
+    from typing import Any, AnyStr
 else:
-    _Popen = subprocess.Popen
+    AnyStr = None  # importing ``typing`` for it costs 3 ms
 
 
-class Box(_Popen):
+class Box(subprocess.Popen[AnyStr]):
     """A box as a ``subprocess.Popen``: the process is the supervisor, the status the command's.
 
     The constructor returns when the launcher has reported: the command runs, or the typed
     refusal is raised. ``defer`` leaves that wait to the caller (the asyncio layer).
     """
 
-    def __init__(self, launch: Launch, *, defer: bool = False, **popen: Any) -> None:
-        self._reader = Reader()
+    def __init__(self, launch: Launch | Bare, *, defer: bool = False, **popen: Any) -> None:
+        self.timed_out = False  # set by whoever ends it for that reason
+        self._bare = launch if isinstance(launch, Bare) else None
+        self._reader = Reader(() if isinstance(launch, Bare) else launch.degraded)
         self._report: int | None = None
         self._gate: int | None = None
         self._values = b""
         self._report_lock = threading.RLock()
-        self._start(launch, popen)
+        if isinstance(launch, Bare):
+            self._start_bare(launch, popen)
+        else:
+            self._start(launch, popen)
         self.args = list(launch.argv)
         if not defer:
             self.wait_started()
@@ -76,6 +80,14 @@ class Box(_Popen):
         finally:
             for fd in opened:
                 os.close(fd)
+
+    def _start_bare(self, bare: Bare, popen: dict[str, Any]) -> None:
+        popen = {**popen, "env": dict(bare.env), "cwd": bare.cwd, "pass_fds": bare.pass_fds}
+        try:
+            super().__init__(list(bare.argv), **popen)
+        except OSError as err:
+            raise bare.journal.failed(bare.argv[0], err) from err
+        self._reader.launch = bare.journal.launch
 
     def _make_gate(self, launch: Launch) -> int:
         """Return the reading end of a pipe for the variables: its end of file is the go."""
@@ -206,6 +218,8 @@ class Box(_Popen):
 
     def _settle(self, status: int | None) -> int | None:
         """Where the caller ignores SIGCHLD the kernel keeps no status: the record has it."""
+        if self._bare is not None and status is not None and self._reader.end is None:
+            self._reader.end = self._bare.journal.ended(status, timed_out=self.timed_out)
         end = self._reader.end
         if status == 0 and end is not None:
             if end.get("exit_code"):
@@ -219,7 +233,7 @@ class Box(_Popen):
 
     def send_signal(self, sig: int) -> None:
         """Send a signal to the command through the supervisor; SIGKILL ends the whole box."""
-        super().send_signal(KILL_SIGNAL if sig == signal.SIGKILL else sig)
+        super().send_signal(KILL_SIGNAL if sig == signal.SIGKILL and self._bare is None else sig)
 
     def kill(self) -> None:
         """End every process of the box with SIGKILL, through the supervisor."""

@@ -20,13 +20,11 @@ from stockade.frozen import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import subprocess
     from typing import Any, NoReturn
 
     from stockade.process._box import Box as Box
     from stockade.process._box import select_readable as select_readable
-
-    AnyProcess = subprocess.Popen[Any]
+    from stockade.process.off import Journal
 
 DEVNULL = -3  # subprocess.DEVNULL
 KILL_SIGNAL = 63  # to the supervisor: end the whole box with SIGKILL and write the end record
@@ -61,6 +59,18 @@ class Launch:
     pass_fds: tuple[int, ...] = ()
     tied: bool = True  # the box ends when this process does
     gated: bool = False  # the launcher waits for ``Box.release`` before it looks at the terminal
+    degraded: tuple[str, ...] = ()  # what its end record cannot know
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bare:
+    """A command without a box (tier ``off``), with its filtered environment and its records."""
+
+    argv: tuple[str, ...]
+    env: tuple[tuple[str, str], ...] = field(repr=False)
+    cwd: str
+    pass_fds: tuple[int, ...] = ()
+    journal: Journal
 
 
 def command_line(launch: Launch, *, source: Sequence[str], extra: Sequence[str] = ()) -> list[str]:
@@ -105,13 +115,6 @@ def __getattr__(name: str) -> Any:
 
     value = globals()[name] = getattr(_box, name)
     return value
-
-
-def unconfined(argv: Sequence[str], env: Mapping[str, str], **popen: Any) -> subprocess.Popen[Any]:
-    """Start a command without a box, with a filtered environment (tier ``off``)."""
-    import subprocess
-
-    return subprocess.Popen(list(argv), env=dict(env), **popen)
 
 
 def become(launch: Launch) -> NoReturn:

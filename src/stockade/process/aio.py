@@ -9,27 +9,31 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 
 from stockade.errors import ConfigError, TimedOut
-from stockade.process import _exec, tmpdisk
+from stockade.process import _exec, downgrade, tmpdisk
 from stockade.process.api import (
-    GRACE_S,
-    Args,
     Completed,
+    capturing,
     check_process_options,
+    grace_of,
     popen_options,
     request_of,
+    start_of,
     timeout_of,
 )
 from stockade.process.capture import CHUNK
-from stockade.process.prepare import Prepared, launch_of, prepare
+from stockade.process.options import Args, collected
+from stockade.process.prepare import Prepared, prepare
 from stockade.process.receipt import Receipt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Iterable
+    from typing import Any, Literal, Never, Unpack, overload
+
+    from stockade.process.options import Class, Env, Path, Paths, RunOptions, Stream, Text, TierName, Words
 
 STREAM_LIMIT = 1 << 16
 
@@ -37,7 +41,7 @@ STREAM_LIMIT = 1 << 16
 class Process:
     """A running box, in the words of ``asyncio.subprocess.Process``."""
 
-    def __init__(self, box: _exec.Box, tmp: str | None) -> None:
+    def __init__(self, box: _exec.Box[bytes], tmp: str | None) -> None:
         self._box = box
         self._tmp = tmp
         self._end = asyncio.get_running_loop().create_future()
@@ -169,9 +173,8 @@ class Process:
         self._close()
 
     def _close(self) -> None:
-        for stream in (self.stdin,):
-            if stream is not None:
-                stream.close()
+        if self.stdin is not None:
+            self.stdin.close()
 
 
 async def _reader(loop: asyncio.AbstractEventLoop, pipe: Any) -> asyncio.StreamReader:
@@ -197,7 +200,7 @@ async def _read_all(reader: asyncio.StreamReader | None, limit: int | None = Non
 class Spawn:
     """What ``spawn`` returns: ``async with`` ends the box, plain ``await`` leaves it to you."""
 
-    def __init__(self, args: Args, options: dict[str, Any]) -> None:
+    def __init__(self, args: Args, options: Mapping[str, Any]) -> None:
         self._args = args
         self._options = options
         self._process: Process | None = None
@@ -214,32 +217,40 @@ class Spawn:
         await asyncio.shield(asyncio.ensure_future(self._process._abandon()))
 
 
-def spawn(args: Args, **options: Any) -> Spawn:
+def spawn(
+    args: Args, *, tier: TierName = "auto", caller: Class = "generated", profile: Paths = (),
+    cwd: Path | None = None, read: Paths = (), write: Paths = (), hide: Paths = (), sockets: Paths = (),
+    devices: Paths = (), allow: Words = (), net: Words | None = None, env: Env | None = None,
+    set_env: Env | None = None, pass_env: Text | Iterable[Text] = (),
+    limits: Mapping[str, int | float | str | None] | None = None, accept: Words = (), cache: str | None = None,
+    tmp: str | None = None, on_persistence: str | None = None, stdin: Stream = None, stdout: Stream = None,
+    stderr: Stream = None, pipesize: int = -1, pass_fds: Iterable[int] = (), umask: int = -1,
+    restore_signals: bool = True, start_new_session: bool = False, process_group: int | None = None,
+    **refused: Never,
+) -> Spawn:
     """Start a command in a box under asyncio.
 
-    Use ``async with`` (the box is ended when the block is left) or plain ``await``.
-    Raises (when awaited): Refused, ConfigError, LaunchFailed.
+    Use ``async with`` (the box is ended when the block is left) or plain ``await``. Streams are
+    bytes. Raises (when awaited): Refused, ConfigError, LaunchFailed, AuditUnavailable.
     """
-    return Spawn(args, options)
+    return Spawn(args, collected(locals()))
 
 
-async def _spawn(args: Args, options: dict[str, Any]) -> Process:
+async def _spawn(args: Args, options: Mapping[str, Any]) -> Process:
     check_process_options(options, capturing=False)
     for name in ("text", "encoding", "errors", "bufsize", "universal_newlines"):
         if options.get(name):
             raise ConfigError("option_refused", f"option {name!r}: asyncio streams are bytes")
     prepared = await asyncio.to_thread(prepare, request_of(args, options))
+    downgrade.tell(prepared)
     return await _start(prepared, options)
 
 
-async def _start(prepared: Prepared, options: dict[str, Any]) -> Process:
-    if prepared.compiled is None:
-        raise ConfigError("value_invalid", "tier 'off': spawn returns a box, and off has none",
-                          hint="use asyncio.create_subprocess_exec for an unconfined process")
+async def _start(prepared: Prepared, options: Mapping[str, Any]) -> Process:
     tmp = tmpdisk.make(prepared)
     popen = {**popen_options(options), "bufsize": 0}
     try:
-        box = _exec.Box(launch_of(prepared, options, tmp), defer=True, **popen)
+        box: _exec.Box[bytes] = _exec.Box(start_of(prepared, options, tmp), defer=True, **popen)
     except BaseException:
         tmpdisk.remove(tmp)
         raise
@@ -252,19 +263,49 @@ async def _start(prepared: Prepared, options: dict[str, Any]) -> Process:
     return process
 
 
-async def run_async(args: Args, **options: Any) -> Completed:
+if TYPE_CHECKING:
+    @overload
+    async def run_async(args: Args, *, text: Literal[True], encoding: str | None = None, errors: str | None = None,
+                        **options: Unpack[RunOptions]) -> Completed[str]: ...
+    @overload
+    async def run_async(args: Args, *, text: bool | None = None, encoding: str, errors: str | None = None,
+                        **options: Unpack[RunOptions]) -> Completed[str]: ...
+    @overload
+    async def run_async(args: Args, *, text: Literal[False] | None = None, encoding: None = None,
+                        errors: None = None, **options: Unpack[RunOptions]) -> Completed[bytes]: ...
+    @overload
+    async def run_async(args: Args, *, text: bool | None = None, encoding: str | None = None,
+                        errors: str | None = None, **options: Unpack[RunOptions]) -> Completed[Any]: ...
+
+
+async def run_async(
+    args: Args, *, tier: TierName = "auto", caller: Class = "generated", profile: Paths = (),
+    cwd: Path | None = None, read: Paths = (), write: Paths = (), hide: Paths = (), sockets: Paths = (),
+    devices: Paths = (), allow: Words = (), net: Words | None = None, env: Env | None = None,
+    set_env: Env | None = None, pass_env: Text | Iterable[Text] = (),
+    limits: Mapping[str, int | float | str | None] | None = None, accept: Words = (), cache: str | None = None,
+    tmp: str | None = None, on_persistence: str | None = None, input: Text | None = None, stdin: Stream = None,
+    stdout: Stream = None, stderr: Stream = None, capture_output: bool = False,
+    capture_limit_bytes: int | None = None, text: bool | None = None, encoding: str | None = None,
+    errors: str | None = None, bufsize: int = -1, pipesize: int = -1, timeout: float | None = None,
+    check: bool = False, pass_fds: Iterable[int] = (), umask: int = -1, restore_signals: bool = True,
+    start_new_session: bool = False, process_group: int | None = None, **refused: Any,
+) -> Completed[Any]:
     """Run a command in a box under asyncio; arguments and result as ``run``.
 
-    Cancelling ends the whole box before ``CancelledError`` leaves.
+    Cancelling ends the whole box (at tier off: the command) before ``CancelledError`` leaves.
     """
+    return await run_async_with(args, collected(locals()))
+
+
+async def run_async_with(args: Args, options: Mapping[str, Any]) -> Completed[Any]:
+    """Do what ``run_async`` does, with the options as a table."""
     check_process_options(options, capturing=True)
     prepared = await asyncio.to_thread(prepare, request_of(args, options))
-    if prepared.compiled is None:
-        raise ConfigError("value_invalid", "tier 'off': has no box to cancel", hint="use stockade.run in a thread")
-    streams, decode = _streams(options)
-    process = await _start(prepared, streams)
+    downgrade.tell(prepared)
+    process = await _start(prepared, _streams(options))
     try:
-        done = await _collect(process, prepared, options, decode)
+        done = await _collect(process, prepared, options, _encoding(options))
     except BaseException:
         await asyncio.shield(asyncio.ensure_future(process._abandon()))
         raise
@@ -273,33 +314,32 @@ async def run_async(args: Args, **options: Any) -> Completed:
     return done
 
 
-def _streams(options: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
-    """Byte pipes for asyncio, and the encoding that the caller wants of them."""
-    found = {name: value for name, value in options.items()
-             if name not in ("text", "encoding", "errors", "bufsize", "input")}
-    if options.get("capture_output") or options.get("capture_limit_bytes") is not None:
-        found["stdout"] = found.get("stdout") or subprocess.PIPE
-        found["stderr"] = found.get("stderr") or subprocess.PIPE
-    if options.get("input") is not None:
-        found["stdin"] = subprocess.PIPE
+def _streams(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with byte pipes: what the caller wants of them is done after the end."""
+    return {name: value for name, value in capturing(options).items()
+            if name not in ("text", "encoding", "errors", "bufsize", "input")}
+
+
+def _encoding(options: Mapping[str, Any]) -> str | None:
     wants_text = options.get("text") or options.get("encoding") or options.get("errors")
-    return found, (options.get("encoding") or "utf-8") if wants_text else None
+    return str(options.get("encoding") or "utf-8") if wants_text else None
 
 
-async def _collect(process: Process, prepared: Prepared, options: dict[str, Any], encoding: str | None) -> Completed:
+async def _collect(process: Process, prepared: Prepared, options: Mapping[str, Any],
+                   encoding: str | None) -> Completed[Any]:
     data = options.get("input")
     if isinstance(data, str):
         data = data.encode(encoding or "utf-8")
     limit = options.get("capture_limit_bytes")
     work = asyncio.gather(process._feed(data), _read_all(process.stdout, limit), _read_all(process.stderr, limit),
                           process.wait())
-    timeout = options.get("timeout")
+    timeout = timeout_of(prepared, options)
     timed_out = False
     try:
         _, out, err, status = await asyncio.wait_for(
-            asyncio.shield(work), None if timeout is None else float(timeout) + GRACE_S)
+            asyncio.shield(work), None if timeout is None else timeout + grace_of(prepared))
     except TimeoutError:
-        timed_out = True
+        timed_out = process._box.timed_out = True
         process.kill()
         _, out, err, status = await work
     except BaseException:
@@ -312,7 +352,7 @@ async def _collect(process: Process, prepared: Prepared, options: dict[str, Any]
                     if limit is not None and value is not None and len(value) > limit)
     out, err = (_decode(value, limit, encoding, options.get("errors")) for value in (out, err))
     if timed_out or receipt.outcome == "timed_out":
-        raise TimedOut(args, timeout_of(prepared, options), output=out, stderr=err, receipt=receipt)
+        raise TimedOut(args, timeout or 0.0, output=out, stderr=err, receipt=receipt)
     return Completed(args, status, out, err, receipt=receipt, truncated=cut)
 
 

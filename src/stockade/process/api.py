@@ -2,35 +2,45 @@
 
 Owns: the options of the process (streams, text, timeout, check), in the words of ``subprocess``.
 Everything after ``args`` is by keyword. Fails closed: a launch that did not happen is a typed
-error, never a result; a tier is only ever reported from a receipt.
-Read next: ``prepare.py`` (request to plan), ``_exec.py`` (the process), ``aio.py``.
+error, never a result; a tier is only ever reported from a receipt; a keyword that is not known is
+refused. Read next: ``options.py`` (their types), ``prepare.py`` (request to plan), ``_exec.py``.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
+from stockade.decision import Decision
 from stockade.errors import CommandFailed, ConfigError, TimedOut
 from stockade.frozen import dataclass, field, replace
-from stockade.process import _exec, capture, tmpdisk
+from stockade.host.facts import HostFacts
+from stockade.plan import store
+from stockade.process import _exec, capture, downgrade, tmpdisk
+from stockade.process.options import Args, collected
 from stockade.process.prepare import Prepared, decide_only, launch_of, prepare
 from stockade.process.receipt import Receipt
 from stockade.rules.request import PROCESS_OPTIONS, Request, build_request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Iterable
+    from typing import Any, AnyStr, Literal, Never, Unpack, overload
 
-    from stockade.decision import Decision
-    from stockade.host.facts import HostFacts
-
-    _CompletedProcess = subprocess.CompletedProcess[Any]
+    from stockade.process.options import (
+        Class,
+        Env,
+        Path,
+        Paths,
+        PopenOptions,
+        RunOptions,
+        Stream,
+        Text,
+        TierName,
+        Words,
+    )
 else:
-    _CompletedProcess = subprocess.CompletedProcess
-
-Args = Sequence[str | bytes | os.PathLike[str]]
+    AnyStr = None  # importing ``typing`` for it costs 3 ms
 
 # How long the supervisor may need beyond its own wall-clock limit before we end it ourselves.
 GRACE_S = 10.0
@@ -40,7 +50,7 @@ _POPEN = ("stdin", "stdout", "stderr", "bufsize", "pipesize", "umask", "restore_
           "start_new_session", "process_group", "encoding", "errors")
 
 
-class Completed(_CompletedProcess):
+class Completed(subprocess.CompletedProcess[AnyStr]):
     """A finished command: ``subprocess.CompletedProcess`` with its receipt.
 
     ``truncated``: names of the streams that were longer than ``capture_limit_bytes``.
@@ -101,7 +111,7 @@ def request_of(args: Args, options: Mapping[str, Any]) -> Request:
     return request if ceiling is None else replace(request, ceiling=ceiling)
 
 
-class Popen(_exec.Box):
+class Popen(_exec.Box[AnyStr]):
     """A boxed command as a ``subprocess.Popen``.
 
     The constructor returns once the command runs inside the box and raises the typed refusal
@@ -110,20 +120,53 @@ class Popen(_exec.Box):
 
     decision: Decision
 
-    def __init__(self, args: Args, **options: Any) -> None:
+    if TYPE_CHECKING:
+        @overload
+        def __init__(self: Popen[str], args: Args, *, text: Literal[True], encoding: str | None = None,
+                     errors: str | None = None, **options: Unpack[PopenOptions]) -> None: ...
+        @overload
+        def __init__(self: Popen[str], args: Args, *, text: bool | None = None, encoding: str,
+                     errors: str | None = None, **options: Unpack[PopenOptions]) -> None: ...
+        @overload
+        def __init__(self: Popen[bytes], args: Args, *, text: Literal[False] | None = None, encoding: None = None,
+                     errors: None = None, **options: Unpack[PopenOptions]) -> None: ...
+        @overload
+        def __init__(self: Popen[Any], args: Args, *, text: bool | None = None, encoding: str | None = None,
+                     errors: str | None = None, **options: Unpack[PopenOptions]) -> None: ...
+
+    def __init__(
+        self, args: Args, *, tier: TierName = "auto", caller: Class = "generated", profile: Paths = (),
+        cwd: Path | None = None, read: Paths = (), write: Paths = (), hide: Paths = (), sockets: Paths = (),
+        devices: Paths = (), allow: Words = (), net: Words | None = None, env: Env | None = None,
+        set_env: Env | None = None, pass_env: Text | Iterable[Text] = (),
+        limits: Mapping[str, int | float | str | None] | None = None, accept: Words = (), cache: str | None = None,
+        tmp: str | None = None, on_persistence: str | None = None, stdin: Stream = None, stdout: Stream = None,
+        stderr: Stream = None, text: bool | None = None, encoding: str | None = None, errors: str | None = None,
+        bufsize: int = -1, pipesize: int = -1, pass_fds: Iterable[int] = (), umask: int = -1,
+        restore_signals: bool = True, start_new_session: bool = False, process_group: int | None = None,
+        **refused: Any,
+    ) -> None:
+        self._begin(args, collected(locals()))
+
+    def _begin(self, args: Args, options: Mapping[str, Any]) -> None:
         check_process_options(options, capturing=False)
         # (7) The launcher's `started` line, spooled before exec, is the record of this decision.
         prepared = prepare(request_of(args, options))
-        if prepared.compiled is None:
-            raise ConfigError("value_invalid", "tier 'off': Popen returns a box, and off has none",
-                              hint="use subprocess.Popen for an unconfined process, or stockade.run")
+        downgrade.tell(prepared, stacklevel=4)
         self.decision = prepared.decision
         self._tmp = tmpdisk.make(prepared)
         try:
-            super().__init__(launch_of(prepared, options, self._tmp), **popen_options(options))
+            super().__init__(start_of(prepared, options, self._tmp), **popen_options(options))
         except BaseException:
             tmpdisk.remove(self._tmp)
             raise
+
+    @classmethod
+    def _of(cls, args: Args, options: Mapping[str, Any]) -> Popen[Any]:
+        """Start with the options of a sandbox."""
+        made = cls.__new__(cls)
+        made._begin(args, options)
+        return made
 
     def _settle(self, status: int | None) -> int | None:
         settled = super()._settle(status)
@@ -133,35 +176,64 @@ class Popen(_exec.Box):
         return settled
 
 
-def run(args: Args, **options: Any) -> Completed:
+if TYPE_CHECKING:
+    @overload
+    def run(args: Args, *, text: Literal[True], encoding: str | None = None, errors: str | None = None,
+            **options: Unpack[RunOptions]) -> Completed[str]: ...
+    @overload
+    def run(args: Args, *, text: bool | None = None, encoding: str, errors: str | None = None,
+            **options: Unpack[RunOptions]) -> Completed[str]: ...
+    @overload
+    def run(args: Args, *, text: Literal[False] | None = None, encoding: None = None, errors: None = None,
+            **options: Unpack[RunOptions]) -> Completed[bytes]: ...
+    @overload
+    def run(args: Args, *, text: bool | None = None, encoding: str | None = None, errors: str | None = None,
+            **options: Unpack[RunOptions]) -> Completed[Any]: ...
+
+
+def run(
+    args: Args, *, tier: TierName = "auto", caller: Class = "generated", profile: Paths = (),
+    cwd: Path | None = None, read: Paths = (), write: Paths = (), hide: Paths = (), sockets: Paths = (),
+    devices: Paths = (), allow: Words = (), net: Words | None = None, env: Env | None = None,
+    set_env: Env | None = None, pass_env: Text | Iterable[Text] = (),
+    limits: Mapping[str, int | float | str | None] | None = None, accept: Words = (), cache: str | None = None,
+    tmp: str | None = None, on_persistence: str | None = None, input: Text | None = None, stdin: Stream = None,
+    stdout: Stream = None, stderr: Stream = None, capture_output: bool = False,
+    capture_limit_bytes: int | None = None, text: bool | None = None, encoding: str | None = None,
+    errors: str | None = None, bufsize: int = -1, pipesize: int = -1, timeout: float | None = None,
+    check: bool = False, pass_fds: Iterable[int] = (), umask: int = -1, restore_signals: bool = True,
+    start_new_session: bool = False, process_group: int | None = None, **refused: Any,
+) -> Completed[Any]:
     """Run a command in a box and wait for it.
 
-    Args: args: list of strings; options: see docs (tier, caller, profile, cwd, read, write,
-    hide, sockets, devices, allow, net, env, set_env, pass_env, limits, accept, cache, tmp,
-    on_persistence, pass_fds, and those of ``subprocess.run``).
+    Args: args: list of strings; tier to on_persistence: what the box is and may reach (``env`` is
+    the source of values and grants nothing, ``set_env`` passes values, ``pass_env`` names);
+    input to process_group: as ``subprocess.run``; capture_limit_bytes: per stream, more is read
+    and dropped; timeout: seconds.
     Returns: Completed with its receipt.
-    Raises: Refused, ConfigError, LaunchFailed, TimedOut, CommandFailed (``check``).
+    Raises: Refused, ConfigError, LaunchFailed, AuditUnavailable, TimedOut, CommandFailed (``check``).
     """
-    check_process_options(options, capturing=True)
-    streams = _capturing(options)
-    prepared = prepare(request_of(args, options))
-    if prepared.compiled is None:
-        from stockade.process import off
+    return run_with(args, collected(locals()))
 
-        done = off.run(prepared, streams, popen_options(streams))
-    else:
-        done = _run_boxed(prepared, streams)
+
+def run_with(args: Args, options: Mapping[str, Any], *, stacklevel: int = 4) -> Completed[Any]:
+    """Do what ``run`` does, with the options as a table (a sandbox's have two more)."""
+    check_process_options(options, capturing=True)
+    prepared = prepare(request_of(args, options))
+    downgrade.tell(prepared, stacklevel=stacklevel)
+    done = run_prepared(prepared, capturing(options))
     if options.get("check"):
         done.check_returncode()
     return done
 
 
-def _run_boxed(prepared: Prepared, options: Mapping[str, Any]) -> Completed:
+def run_prepared(prepared: Prepared, options: Mapping[str, Any]) -> Completed[Any]:
+    """Start what was prepared, feed and read it, and wait for its end."""
+    limit_s = timeout_of(prepared, options)
     tmp = tmpdisk.make(prepared)
     try:
-        box = _exec.Box(launch_of(prepared, options, tmp), **popen_options(options))
-        with box:
-            out = capture.communicate(box, options, GRACE_S)
+        with _exec.Box(start_of(prepared, options, tmp), **popen_options(options)) as box:
+            out = capture.communicate(box, {**options, "timeout": limit_s}, grace_of(prepared))
             status = box.wait()
     finally:
         tmpdisk.remove(tmp)
@@ -169,23 +241,49 @@ def _run_boxed(prepared: Prepared, options: Mapping[str, Any]) -> Completed:
     assert receipt is not None  # the constructor raised otherwise
     args = list(prepared.request.argv)
     if out.timed_out or receipt.outcome == "timed_out":
-        raise TimedOut(args, timeout_of(prepared, options), output=out.stdout, stderr=out.stderr, receipt=receipt)
+        raise TimedOut(args, limit_s or 0.0, output=out.stdout, stderr=out.stderr, receipt=receipt)
     return Completed(args, status, out.stdout, out.stderr, receipt=receipt, truncated=out.truncated)
 
 
-def timeout_of(prepared: Prepared, options: Mapping[str, Any]) -> float:
-    """Return the wall-clock limit that was in force, in seconds."""
-    if options.get("timeout") is not None:
-        return float(options["timeout"])
-    return prepared.resolved.limits.get("wall_ms", 0) / 1000
+def start_of(prepared: Prepared, options: Mapping[str, Any], tmp: str | None) -> _exec.Launch | _exec.Bare:
+    """Return what to start: the launcher, or at tier off the command itself."""
+    if prepared.compiled is not None:
+        return launch_of(prepared, options, tmp)
+    from stockade.process import off
+
+    return off.bare(prepared)
 
 
-def wrap(args: Args, *, pin: str | None = None, **options: Any) -> Wrapped:
+def grace_of(prepared: Prepared) -> float:
+    """Return how long a supervisor may be late; a command without one is ended at once."""
+    return 0.0 if prepared.compiled is None else GRACE_S
+
+
+def timeout_of(prepared: Prepared, options: Mapping[str, Any]) -> float | None:
+    """Return the wall-clock limit that is in force, in seconds."""
+    wall_ms = prepared.resolved.limits.get("wall_ms")
+    found = [options.get("timeout"), None if wall_ms is None else wall_ms / 1000]
+    return min((float(value) for value in found if value is not None), default=None)
+
+
+def wrap(
+    args: Args, *, pin: str | None = None, tier: TierName = "auto", caller: Class = "generated",
+    profile: Paths = (), cwd: Path | None = None, read: Paths = (), write: Paths = (), hide: Paths = (),
+    sockets: Paths = (), devices: Paths = (), allow: Words = (), net: Words | None = None, env: Env | None = None,
+    set_env: Env | None = None, pass_env: Text | Iterable[Text] = (),
+    limits: Mapping[str, int | float | str | None] | None = None, accept: Words = (), cache: str | None = None,
+    tmp: str | None = None, on_persistence: str | None = None, **refused: Never,
+) -> Wrapped:
     """Return a launch line that starts the command in its box, any number of times.
 
     The plan goes into the plan store; nothing is left to delete. ``pin`` keeps it from being
     collected. Raises: as ``run``; ConfigError(wrap_impossible) for descriptors of this process.
     """
+    return wrap_with(args, collected(locals()), pin=pin)
+
+
+def wrap_with(args: Args, options: Mapping[str, Any], *, pin: str | None) -> Wrapped:
+    """Do what ``wrap`` does, with the options as a table."""
     foreign = sorted(name for name in options if name in PROCESS_OPTIONS)
     if foreign or options.get("pass_fds"):
         name = foreign[0] if foreign else "pass_fds"
@@ -195,8 +293,7 @@ def wrap(args: Args, *, pin: str | None = None, **options: Any) -> Wrapped:
     if compiled is None or compiled.tmp_points is not None:
         what = "tier 'off'" if compiled is None else "tmp 'disk'"
         raise ConfigError("wrap_impossible", f"{what}: has no launch line")
-    from stockade.plan import store
-
+    downgrade.tell(prepared, stacklevel=4)
     state = prepared.resolved.state_home
     digest = store.put(state.plans, compiled.canonical, pin=pin)
     launch = _exec.Launch(argv=compiled.argv, plan=b"", binds=tuple(sorted(compiled.binds.items())),
@@ -207,12 +304,19 @@ def wrap(args: Args, *, pin: str | None = None, **options: Any) -> Wrapped:
                    decision=prepared.decision, _own=own)
 
 
-def decide(args: Args, *, host: HostFacts | None = None, **options: Any) -> Decision:
+def decide(
+    args: Args, *, host: HostFacts | None = None, tier: TierName = "auto", caller: Class = "generated",
+    profile: Paths = (), cwd: Path | None = None, read: Paths = (), write: Paths = (), hide: Paths = (),
+    sockets: Paths = (), devices: Paths = (), allow: Words = (), net: Words | None = None, env: Env | None = None,
+    set_env: Env | None = None, pass_env: Text | Iterable[Text] = (),
+    limits: Mapping[str, int | float | str | None] | None = None, accept: Words = (), cache: str | None = None,
+    tmp: str | None = None, on_persistence: str | None = None, **refused: Never,
+) -> Decision:
     """Return the decision for a request with its reasons; starts nothing.
 
     Args: host: facts to decide for, default this host's.
     """
-    return decide_only(build_request(args, **options), host)
+    return decide_only(request_of(args, collected(locals())), host)
 
 
 def check_process_options(options: Mapping[str, Any], *, capturing: bool) -> None:
@@ -232,7 +336,8 @@ def check_process_options(options: Mapping[str, Any], *, capturing: bool) -> Non
         raise ConfigError("value_invalid", f"option 'timeout': got {timeout!r}, expected seconds above 0")
 
 
-def _capturing(options: Mapping[str, Any]) -> dict[str, Any]:
+def capturing(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with the pipes that ``input`` and ``capture_output`` stand for."""
     found = dict(options)
     if found.get("capture_output") or found.get("capture_limit_bytes") is not None:
         found["stdout"] = found.get("stdout") or subprocess.PIPE

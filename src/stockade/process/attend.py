@@ -13,13 +13,16 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterable
-from typing import NoReturn
 
 from stockade.errors import Error
 from stockade.frozen import dataclass, replace
 from stockade.process import _exec, tmpdisk
 from stockade.process.prepare import Prepared, launch_of
 from stockade.process.receipt import Receipt
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 _WATCHED = frozenset({
     signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1,
@@ -105,7 +108,7 @@ class Console:
             os.close(self._tty)
 
 
-def _attend(box: _exec.Box, console: Console) -> Ended:
+def _attend(box: _exec.Box[Any], console: Console) -> Ended:
     # Blocked only now: the launcher keeps the mask it was started with for the command.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
     handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -125,7 +128,7 @@ def _attend(box: _exec.Box, console: Console) -> Ended:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _follow(box: _exec.Box, console: Console) -> None:
+def _follow(box: _exec.Box[Any], console: Console) -> None:
     """Wait for the supervisor's end; stop when it stops."""
     while True:
         try:
@@ -143,7 +146,7 @@ def _follow(box: _exec.Box, console: Console) -> None:
             box.send_signal(number)
 
 
-def _stop_too(box: _exec.Box, console: Console, number: int) -> None:
+def _stop_too(box: _exec.Box[Any], console: Console, number: int) -> None:
     """Stop this process as the supervisor stopped; when we are continued, so is it."""
     if number not in _STOPS:
         return

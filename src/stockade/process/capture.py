@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from stockade.process._exec import AnyProcess
+    from stockade.process._box import Box
 
 CHUNK = 1 << 16
 
@@ -34,7 +34,7 @@ class Output:
     truncated: frozenset[str] = frozenset()
 
 
-def communicate(process: AnyProcess, options: Mapping[str, Any], grace_s: float) -> Output:
+def communicate(process: Box[Any], options: Mapping[str, Any], grace_s: float) -> Output:
     """Run the process to its end.
 
     Args: options: ``input``, ``timeout`` (the supervisor's own limit; ``grace_s`` later we end
@@ -50,6 +50,7 @@ def communicate(process: AnyProcess, options: Mapping[str, Any], grace_s: float)
         out, err = process.communicate(options.get("input"), timeout=left)
         return Output(stdout=out, stderr=err)
     except TimeoutExpired:
+        process.timed_out = True
         process.kill()
         out, err = process.communicate()
         return Output(stdout=out, stderr=err, timed_out=True)
@@ -60,7 +61,7 @@ def communicate(process: AnyProcess, options: Mapping[str, Any], grace_s: float)
         raise
 
 
-def _limited(process: AnyProcess, data: Any, limit: int, deadline: float | None) -> Output:
+def _limited(process: Box[Any], data: Any, limit: int, deadline: float | None) -> Output:
     kept: dict[str, bytearray] = {}
     cut: set[str] = set()
     pending = memoryview(_bytes(data, process)) if data is not None else memoryview(b"")
@@ -85,7 +86,7 @@ def _limited(process: AnyProcess, data: Any, limit: int, deadline: float | None)
                   stderr=_shape(kept.get("stderr"), process.stderr), truncated=frozenset(cut))
 
 
-def _feed(process: AnyProcess, fd: int, pending: memoryview,
+def _feed(process: Box[Any], fd: int, pending: memoryview,
           selector: selectors.BaseSelector) -> memoryview:
     try:
         pending = pending[os.write(fd, pending[:CHUNK]):] if pending else pending
@@ -112,7 +113,7 @@ def _collect(fd: int, kept: bytearray, limit: int, name: str, cut: set[str]) -> 
     return bool(data)
 
 
-def _bytes(data: Any, process: AnyProcess) -> bytes:
+def _bytes(data: Any, process: Box[Any]) -> bytes:
     if isinstance(data, str):
         encoding = getattr(process.stdin, "encoding", None) or "utf-8"
         return data.encode(encoding, getattr(process.stdin, "errors", None) or "strict")

@@ -1,7 +1,9 @@
 """Tier ``off``: run without a box, with the environment promises of standard, and say so.
 
-Owns: the receipt of an unconfined run; it claims the environment rows and nothing else. Only a
-decision of kind ``unconfined`` leads here. Read next: ``stockade.environment``.
+Owns: the records of an unconfined run; they claim the environment rows and nothing else. Only a
+decision of kind ``unconfined`` leads here. Fails closed: where policy requires a record and it
+cannot be written before the command starts, nothing starts (``audit_unavailable``).
+Read next: ``stockade.environment``, ``record.py``.
 """
 
 from __future__ import annotations
@@ -9,17 +11,20 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Mapping
 
-from stockade.environment import apply, compile_env
-from stockade.errors import LaunchFailed, Refused, TimedOut
+from stockade.environment import EnvResult, apply, compile_env
+from stockade.errors import AuditUnavailable, LaunchFailed, Refused
+from stockade.frozen import dataclass, field
 from stockade.ids import ulid
-from stockade.process import _exec, capture
-from stockade.process.receipt import SCHEMA, Receipt
+from stockade.process import _exec, record
+from stockade.process.prepare import audit_note
+from stockade.process.receipt import SCHEMA
 from stockade.rules.promises import PROMISES
+from stockade.rules.voiding import waived_by
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any, NoReturn
 
     from stockade.process.api import Completed
@@ -28,57 +33,111 @@ if TYPE_CHECKING:
 ENV_PROMISES = frozenset({"env.secrets", "env.injection"})
 
 
-def run(prepared: Prepared, options: Mapping[str, Any], popen: dict[str, Any]) -> Completed:
-    """Run a command unconfined and return it with a receipt that says so."""
-    from stockade.process.api import Completed
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Journal:
+    """The records of one unconfined run, in the spool and for its receipt."""
 
-    resolved = prepared.resolved
-    policy = compile_env(resolved, tier=prepared.decision.env_tier)
-    result = apply(policy, resolved.request.environ(), resolved.set_env)
-    popen = {**popen, "cwd": resolved.request.cwd, "pass_fds": resolved.request.pass_fds}
-    popen.pop("env", None)
-    launch = _launch_record(prepared, sorted(result.kept), result.dropped)
-    started = time.monotonic()
-    try:
-        process = _exec.unconfined(resolved.request.argv, result.kept, **popen)
-    except OSError as err:
-        raise _not_started(resolved.request.argv[0], err) from err
-    with process:
-        out = capture.communicate(process, options, 0.0)
-        status = process.wait()
-    receipt = Receipt(launch=launch, end=_end_record(launch, status, started, out.timed_out))
-    args = list(resolved.request.argv)
-    if out.timed_out:
-        raise TimedOut(args, float(options["timeout"]), output=out.stdout, stderr=out.stderr, receipt=receipt)
-    return Completed(args, status, out.stdout, out.stderr, receipt=receipt, truncated=out.truncated)
+    audit: str
+    launch: Mapping[str, Any] = field(repr=False)
+    degraded: tuple[str, ...] = ()
+    started: float = 0.0
+
+    def ended(self, status: int, *, timed_out: bool) -> dict[str, Any]:
+        """Write the end record and return it."""
+        return self._written(_end_record(self, status, timed_out=timed_out))
+
+    def failed(self, argv0: str, err: OSError) -> Refused | LaunchFailed:
+        """Write that the command did not start, and return the typed error."""
+        error = _not_started(argv0, err)
+        self._written({
+            "schema": SCHEMA, "record": "refused", "run_id": self.launch["run_id"], "ts": _now(), "code": error.code,
+            "step": 14, "object": argv0, "errno": err.errno, "errno_name": _name(err), "message": error.message,
+            "hint": error.hint, "transient": False})
+        return error
+
+    def _written(self, row: dict[str, Any]) -> dict[str, Any]:
+        try:
+            record.append(self.audit, row)
+        except OSError as err:
+            _warn(f"the {row['record']} record of {row['run_id']} could not be written ({_name(err)})")
+            row["degraded"] = [*row.get("degraded", ()), f"audit: {row['record']} record not written"]
+        return row
+
+
+def bare(prepared: Prepared) -> _exec.Bare:
+    """Return what to start instead of the launcher; the decision is on record when this returns.
+
+    Raises: AuditUnavailable.
+    """
+    request = prepared.resolved.request
+    result = _environment(prepared)
+    return _exec.Bare(argv=request.argv, env=tuple(result.kept.items()), cwd=request.cwd, pass_fds=request.pass_fds,
+                      journal=_decided(prepared, result, supervisor=None))
 
 
 def become(prepared: Prepared) -> NoReturn:
-    """Replace this process by the command, unconfined, with the filtered environment."""
+    """Replace this process by the command, unconfined, with the filtered environment.
+
+    The record names this process, which the command will be; nobody is left to write its end.
+    """
+    from stockade.process.spool import start_ticks
+
     request = prepared.resolved.request
-    policy = compile_env(prepared.resolved, tier=prepared.decision.env_tier)
-    result = apply(policy, request.environ(), prepared.resolved.set_env)
+    result = _environment(prepared)
+    me = {"pid": os.getpid(), "start_ticks": start_ticks(os.getpid())}
+    journal = _decided(prepared, result, supervisor=me)
     try:
         _exec.become_unconfined(request.argv, result.kept, request.cwd)
     except OSError as err:
-        raise _not_started(request.argv[0], err) from err
+        raise journal.failed(request.argv[0], err) from err
 
 
-def attend(prepared: Prepared) -> Completed:
+def attend(prepared: Prepared) -> Completed[Any]:
     """Run the command in front of a person: Ctrl-C is for the command. Raises: as ``run``."""
-    wall_ms = prepared.resolved.limits.get("wall_ms")
+    from stockade.process.api import run_prepared
+
     # A handler that does nothing, not SIG_IGN: the command would inherit that.
     handler = signal.signal(signal.SIGINT, lambda *_: None)
     try:
-        return run(prepared, {} if wall_ms is None else {"timeout": wall_ms / 1000}, {})
+        return run_prepared(prepared, {})
     finally:
         signal.signal(signal.SIGINT, handler)
+
+
+def _environment(prepared: Prepared) -> EnvResult:
+    resolved = prepared.resolved
+    policy = compile_env(resolved, tier=prepared.decision.env_tier)
+    return apply(policy, resolved.request.environ(), resolved.set_env)
+
+
+def _decided(prepared: Prepared, result: EnvResult, supervisor: dict[str, Any] | None) -> Journal:
+    """Record the decision before acting."""
+    resolved = prepared.resolved
+    launch = _launch_record(prepared, result, supervisor)
+    degraded = ["unconfined", *audit_note(resolved)]
+    try:
+        record.append(resolved.state_home.audit, launch)
+    except OSError as err:
+        what = f"launch record of {resolved.request.argv[0]!r} in {resolved.state_home.audit!r}: cannot be written"
+        if resolved.policy.require_audit:
+            raise AuditUnavailable("audit_unavailable", f"{what} ({_name(err)}), and "
+                                   f"{resolved.policy.origin('require_audit')} requires it") from err
+        _warn(f"{what} ({_name(err)})")
+        degraded.append("audit: launch record not written")
+    return Journal(audit=resolved.state_home.audit, launch=launch, degraded=tuple(degraded),
+                   started=time.monotonic())
+
+
+def _warn(text: str) -> None:
+    from logging import getLogger  # only what goes wrong is logged
+
+    getLogger("stockade").warning("audit degraded: %s", text)
 
 
 def _not_started(argv0: str, err: OSError) -> Refused | LaunchFailed:
     import errno
 
-    name = errno.errorcode.get(err.errno or 0, "EIO")
+    name = _name(err)
     if err.errno in (errno.ENOENT, errno.ENOTDIR):
         return Refused("not_found", f"command {argv0!r}: not found ({name})")
     if err.errno in (errno.EACCES, errno.ENOEXEC, errno.EPERM):
@@ -86,30 +145,51 @@ def _not_started(argv0: str, err: OSError) -> Refused | LaunchFailed:
     return LaunchFailed("launch_failed", f"command {argv0!r}: could not be started ({name})")
 
 
-def _launch_record(prepared: Prepared, kept: list[str], dropped: list[str]) -> dict[str, Any]:
+def _name(err: OSError) -> str:
+    import errno
+
+    return errno.errorcode.get(err.errno or 0, "EIO")
+
+
+def _states(prepared: Prepared) -> list[dict[str, Any]]:
+    """The promise rows: the environment's are kept unless a named variable gave them away."""
     resolved = prepared.resolved
-    promises = [{"id": p.id, "state": "kept" if p.id in ENV_PROMISES else "not_kept",
-                 "mechanism": ["env_filtered"] if p.id in ENV_PROMISES else [],
-                 "reason": None if p.id in ENV_PROMISES else "unconfined"} for p in PROMISES]
+    given = {promise: name for name in resolved.env_keep
+             for rule in waived_by("env", name, resolved.home) for promise in rule.waives}
+    rows = []
+    for promise in PROMISES:
+        kept = promise.id in ENV_PROMISES and promise.id not in given
+        waived = promise.id in ENV_PROMISES and promise.id in given
+        rows.append({"id": promise.id, "state": "kept" if kept else "waived" if waived else "not_kept",
+                     "mechanism": ["env_filtered"] if kept else [],
+                     "reason": None if kept else f"grant: env {given[promise.id]}" if waived else "unconfined"})
+    return rows
+
+
+def _launch_record(prepared: Prepared, result: EnvResult, supervisor: dict[str, Any] | None) -> dict[str, Any]:
+    resolved = prepared.resolved
+    promises = _states(prepared)
     return {
         "schema": SCHEMA, "record": "launch", "run_id": ulid(), "ts": _now(), "plan": None, "backend": "none",
         "kernel": os.uname().release, "landlock_abi": 0, "caller": resolved.caller,
         "requested_tier": str(resolved.tier), "effective_tier": "off", "profiles": list(resolved.profiles),
-        "promises": promises, "missing": [], "would_be": "off", "kept": len(ENV_PROMISES), "of": len(PROMISES),
-        "mechanisms": ["env_filtered"], "home": "host", "net": "host", "env_kept": kept,
-        "env_dropped": dropped, "limits": [], "argv0": resolved.request.argv[0],
-        "cwd": resolved.request.cwd, "supervisor": None, "command_pid": None, "origin": "outside",
+        "promises": promises, "missing": [], "would_be": "off",
+        "kept": sum(row["state"] == "kept" for row in promises), "of": len(PROMISES),
+        "mechanisms": ["env_filtered"], "home": "host", "net": "host", "env_kept": sorted(result.kept),
+        "env_dropped": result.dropped, "limits": [], "argv0": resolved.request.argv[0],
+        "cwd": resolved.request.cwd, "supervisor": supervisor, "command_pid": supervisor and supervisor["pid"],
+        "origin": "outside",
     }
 
 
-def _end_record(launch: Mapping[str, Any], status: int, started: float, timed_out: bool) -> dict[str, Any]:
+def _end_record(journal: Journal, status: int, *, timed_out: bool) -> dict[str, Any]:
     outcome = "timed_out" if timed_out else "exited" if status >= 0 else "signalled"
     return {
-        "schema": SCHEMA, "record": "end", "run_id": launch["run_id"], "ts": _now(), "outcome": outcome,
+        "schema": SCHEMA, "record": "end", "run_id": journal.launch["run_id"], "ts": _now(), "outcome": outcome,
         "exit_code": status if status >= 0 else None, "signal": -status if status < 0 else None,
-        "limit_hit": "wall" if timed_out else None, "wall_ms": int((time.monotonic() - started) * 1000),
-        "cpu_ms": 0, "max_rss_bytes": 0, "persistence": [], "guard_lost": [], "discarded": None,
-        "net_denied": None, "inside": 0, "degraded": ["unconfined"],
+        "limit_hit": "wall" if timed_out else None, "wall_ms": int((time.monotonic() - journal.started) * 1000),
+        "cpu_ms": None, "max_rss_bytes": None, "persistence": [], "guard_lost": [], "discarded": None,
+        "net_denied": None, "inside": 0, "degraded": list(journal.degraded),
     }
 
 

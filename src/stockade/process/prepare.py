@@ -88,6 +88,10 @@ def _prepare(request: Request, stored: bool) -> Prepared:
     decision = decide(active(), host, resolved)
     decision.raise_if_refused()
     make_state_home(resolved)
+    if resolved.policy.retention_s is not None:
+        from stockade.process import record
+
+        record.collect(resolved.state_home.audit, resolved.policy.retention_s)
     compiled = None
     if decision.kind == "wrap":
         keep = tuple(name for name, _ in resolved.set_env) if stored else ()
@@ -178,5 +182,11 @@ def launch_of(prepared: Prepared, options: Mapping[str, Any], tmp: str | None = 
         argv=compiled.argv, plan=compiled.canonical, binds=tuple(sorted(binds.items())),
         cwd=options.get("_start_in") or compiled.cwd, set_env=compiled.set_env, pass_fds=prepared.request.pass_fds,
         timeout_ms=None if timeout is None else max(1, int(float(timeout) * 1000)),
-        spool=f"{prepared.resolved.state_home.audit}/spool.jsonl",
+        spool=f"{prepared.resolved.state_home.audit}/spool.jsonl", degraded=audit_note(prepared.resolved),
     )
+
+
+def audit_note(resolved: Resolved) -> tuple[str, ...]:
+    """Return what is to be said of the log in every end record: it may not last."""
+    state = resolved.state_home
+    return (f"audit: ephemeral, in {state.path}",) if state.ephemeral else ()

@@ -8,11 +8,15 @@ child printed is never looked at. Read next: ``_exec.py``.
 from __future__ import annotations
 
 import json
+import os
+import stat
 from collections.abc import Mapping
 from types import MappingProxyType
 
 from stockade.errors import LaunchFailed, Refused
 from stockade.frozen import dataclass, field
+from stockade.rules.promises import effective_tier, required
+from stockade.rules.tiers import parse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,8 +72,12 @@ class Receipt:
 
     @property
     def effective_tier(self) -> str:
-        """The highest tier all of whose required promises were kept."""
-        return str(self.launch["effective_tier"])
+        """The highest tier all of whose required promises were kept, to the end if it is known."""
+        told = parse(str(self.launch["effective_tier"]))
+        if not self._lost():
+            return str(told)
+        kept = (row.id for row in self.promises if row.state == "kept")
+        return str(min(told, effective_tier(kept, namespaces=self.backend == "namespaces")))
 
     @property
     def net(self) -> str:
@@ -79,7 +87,10 @@ class Receipt:
     @property
     def kept(self) -> int:
         """Number of promises kept."""
-        return int(self.launch.get("kept", 0))
+        lost = self._lost()
+        rows = self.launch.get("promises", ())
+        gone = [row for row in rows if row["id"] in lost and row["state"] == "kept"]
+        return int(self.launch.get("kept", 0)) - len(gone)
 
     @property
     def of(self) -> int:
@@ -89,16 +100,26 @@ class Receipt:
     @property
     def missing(self) -> tuple[str, ...]:
         """Promises that the requested tier needs and that were not kept."""
-        return tuple(self.launch.get("missing", ()))
+        told = tuple(self.launch.get("missing", ()))
+        needed = {promise.id for promise in required(parse(self.requested_tier))} if self._lost() else frozenset()
+        return (*told, *sorted(self._lost() & needed - set(told)))
 
     @property
     def promises(self) -> tuple[PromiseState, ...]:
-        """Every promise with its state and mechanism."""
+        """Every promise with its state and mechanism; one whose guard was lost was not kept."""
+        lost = self._lost()
         return tuple(
+            PromiseState(id=row["id"], state="not_kept", reason="guard_lost")
+            if row["id"] in lost and row["state"] == "kept" else
             PromiseState(id=row["id"], state=row["state"], reason=row.get("reason"),
                          mechanism=tuple(row.get("mechanism") or ()))
             for row in self.launch.get("promises", ())
         )
+
+    def _lost(self) -> frozenset[str]:
+        """Promises that stopped being true while the box ran: the host took a guard away."""
+        paths = () if self.end is None else self.end.get("guard_lost", ())
+        return frozenset(_promise_of(str(path)) for path in paths)
 
     @property
     def outcome(self) -> str | None:
@@ -111,17 +132,28 @@ class Receipt:
         return () if self.end is None else tuple(self.end.get("persistence", ()))
 
     def to_json(self) -> dict[str, Any]:
-        """Return both records as one plain table."""
+        """Return both records as one plain table, and what they come to together."""
         return {"schema": SCHEMA, "launch": dict(self.launch),
-                "end": None if self.end is None else dict(self.end)}
+                "end": None if self.end is None else dict(self.end),
+                "effective_tier": self.effective_tier, "missing": list(self.missing), "kept": self.kept, "of": self.of}
+
+
+def _promise_of(path: str) -> str:
+    """Return the promise of a guard that was lost: a socket that came back, or a persistence point."""
+    try:
+        is_socket = stat.S_ISSOCK(os.lstat(path).st_mode)
+    except OSError:
+        is_socket = False
+    return "ipc.sockets" if is_socket else "fs.persistence"
 
 
 class Reader:
     """Collects bytes of the report descriptor and turns whole lines into records."""
 
-    __slots__ = ("_buffer", "_size", "launch", "end", "refused")
+    __slots__ = ("_buffer", "_degraded", "_size", "launch", "end", "refused")
 
-    def __init__(self) -> None:
+    def __init__(self, degraded: tuple[str, ...] = ()) -> None:
+        self._degraded = degraded
         self._buffer = b""
         self._size = 0
         self.launch: Record | None = None
@@ -158,7 +190,8 @@ class Reader:
         elif kind == "refused" and self.launch is None and self.refused is None:
             self.refused = MappingProxyType(record)
         elif kind in ("end", "refused") and self.launch is not None and self.end is None:
-            self.end = MappingProxyType(record) if kind == "end" else None
+            if kind == "end":
+                self.end = MappingProxyType({**record, "degraded": [*record.get("degraded", ()), *self._degraded]})
         else:
             raise LaunchFailed("receipt_invalid", f"report: got record {kind!r} out of order")
 

@@ -15,7 +15,8 @@ from stockade.errors import ConfigError, nearest
 from stockade.frozen import replace
 from stockade.paths import canonical
 from stockade.process import api
-from stockade.process.api import Args, Completed, Wrapped
+from stockade.process.api import Completed, Popen, Wrapped
+from stockade.process.options import Args, collected
 from stockade.rules import narrow
 from stockade.rules.names import check_tier
 from stockade.rules.narrow import Ceiling
@@ -25,8 +26,20 @@ from stockade.rules.tiers import Tier
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Literal, Never, Unpack, overload
 
+    from stockade.process.aio import Spawn
+    from stockade.process.options import (
+        CallOptions,
+        CallRunOptions,
+        Class,
+        Env,
+        Path,
+        Paths,
+        Text,
+        TierName,
+        Words,
+    )
     from stockade.rules.grants import Grant
     from stockade.rules.resolved import Resolved
 
@@ -46,14 +59,24 @@ class Sandbox:
     _options: tuple[tuple[str, Any], ...]
     _hash: int
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(
+        self, *, tier: TierName = "auto", caller: Class = "generated", profile: Paths = (), cwd: Path | None = None,
+        read: Paths = (), write: Paths = (), hide: Paths = (), sockets: Paths = (), devices: Paths = (),
+        allow: Words = (), net: Words | None = None, env: Env | None = None, set_env: Env | None = None,
+        pass_env: Text | Iterable[Text] = (), limits: Mapping[str, int | float | str | None] | None = None,
+        accept: Words = (), cache: str | None = None, tmp: str | None = None, on_persistence: str | None = None,
+        pass_fds: Iterable[int] = (), **refused: Never,
+    ) -> None:
+        options = collected(locals())
         for name in options:
             if name not in REQUEST_OPTIONS:
                 raise ConfigError("unknown_option", f"option {name!r}: not an option of a sandbox",
                                   hint=nearest(name, REQUEST_OPTIONS))
         if options.get("cwd") is None:
             options["cwd"] = os.getcwd()
-        self._set(options, None)
+        # What says nothing is left out; an empty list of hosts does say something.
+        self._set({name: value for name, value in options.items()
+                   if value is not None and (value != () or name == "net")}, None)
 
     def _set(self, options: Mapping[str, Any], ceiling: Ceiling | None) -> None:
         frozen = tuple(sorted((name, _freeze(value)) for name, value in options.items()))
@@ -83,29 +106,71 @@ class Sandbox:
         """Return the options as ``run`` takes them."""
         return {name: _thaw(name, value) for name, value in self._options}
 
-    def run(self, args: Args, **options: Any) -> Completed:
-        """Run a command in this box; ``options`` are those of the process."""
-        return api.run(args, **self._call(options))
+    if TYPE_CHECKING:
+        @overload
+        def run(self, args: Args, *, text: Literal[True], encoding: str | None = None, errors: str | None = None,
+                **options: Unpack[CallRunOptions]) -> Completed[str]: ...
+        @overload
+        def run(self, args: Args, *, text: bool | None = None, encoding: str, errors: str | None = None,
+                **options: Unpack[CallRunOptions]) -> Completed[str]: ...
+        @overload
+        def run(self, args: Args, *, text: Literal[False] | None = None, encoding: None = None, errors: None = None,
+                **options: Unpack[CallRunOptions]) -> Completed[bytes]: ...
+        @overload
+        def run(self, args: Args, *, text: bool | None = None, encoding: str | None = None, errors: str | None = None,
+                **options: Unpack[CallRunOptions]) -> Completed[Any]: ...
 
-    def popen(self, args: Args, **options: Any) -> api.Popen:
+    def run(self, args: Args, **options: Any) -> Completed[Any]:
+        """Run a command in this box; ``options`` are those of the process, ``cwd`` and ``set_env``."""
+        return api.run_with(args, self._call(options))
+
+    if TYPE_CHECKING:
+        @overload
+        def popen(self, args: Args, *, text: Literal[True], encoding: str | None = None, errors: str | None = None,
+                  **options: Unpack[CallOptions]) -> Popen[str]: ...
+        @overload
+        def popen(self, args: Args, *, text: bool | None = None, encoding: str, errors: str | None = None,
+                  **options: Unpack[CallOptions]) -> Popen[str]: ...
+        @overload
+        def popen(self, args: Args, *, text: Literal[False] | None = None, encoding: None = None, errors: None = None,
+                  **options: Unpack[CallOptions]) -> Popen[bytes]: ...
+        @overload
+        def popen(self, args: Args, *, text: bool | None = None, encoding: str | None = None,
+                  errors: str | None = None, **options: Unpack[CallOptions]) -> Popen[Any]: ...
+
+    def popen(self, args: Args, **options: Any) -> Popen[Any]:
         """Start a command in this box."""
-        return api.Popen(args, **self._call(options))
+        return Popen._of(args, self._call(options))
 
     def wrap(self, args: Args, *, pin: str | None = None) -> Wrapped:
         """Return a launch line for a command in this box."""
-        return api.wrap(args, pin=pin, **self._call({}))
+        return api.wrap_with(args, self._call({}), pin=pin)
 
-    async def run_async(self, args: Args, **options: Any) -> Completed:
+    if TYPE_CHECKING:
+        @overload
+        async def run_async(self, args: Args, *, text: Literal[True], encoding: str | None = None,
+                            errors: str | None = None, **options: Unpack[CallRunOptions]) -> Completed[str]: ...
+        @overload
+        async def run_async(self, args: Args, *, text: bool | None = None, encoding: str,
+                            errors: str | None = None, **options: Unpack[CallRunOptions]) -> Completed[str]: ...
+        @overload
+        async def run_async(self, args: Args, *, text: Literal[False] | None = None, encoding: None = None,
+                            errors: None = None, **options: Unpack[CallRunOptions]) -> Completed[bytes]: ...
+        @overload
+        async def run_async(self, args: Args, *, text: bool | None = None, encoding: str | None = None,
+                            errors: str | None = None, **options: Unpack[CallRunOptions]) -> Completed[Any]: ...
+
+    async def run_async(self, args: Args, **options: Any) -> Completed[Any]:
         """Run a command in this box under asyncio."""
         from stockade.process import aio
 
-        return await aio.run_async(args, **self._call(options))
+        return await aio.run_async_with(args, self._call(options))
 
-    def spawn(self, args: Args, **options: Any) -> Any:
+    def spawn(self, args: Args, **options: Unpack[CallOptions]) -> Spawn:
         """Start a command in this box under asyncio."""
         from stockade.process import aio
 
-        return aio.spawn(args, **self._call(options))
+        return aio.Spawn(args, self._call(options))
 
     def _call(self, options: Mapping[str, Any]) -> dict[str, Any]:
         for name in options:
@@ -122,7 +187,11 @@ class Sandbox:
             merged["_start_in"] = str(canonical(os.path.join(merged["cwd"], options["cwd"])))
         return merged
 
-    def narrow(self, **options: Any) -> Sandbox:
+    def narrow(
+        self, *, tier: TierName | None = None, net: Literal["none"] | None = None, hide: Paths = (),
+        write: Paths | None = None, read: Paths | None = None,
+        limits: Mapping[str, int | float | str | None] | None = None, **refused: Never,
+    ) -> Sandbox:
         """Return a sandbox that allows less.
 
         Args: tier (not lower; never ``off``), net (``"none"``), hide (joined), write (the write roots
@@ -130,21 +199,16 @@ class Sandbox:
         grants from now on, inside the present ones), limits (not above the present ones).
         Raises: ConfigError(value_invalid) for anything that is not less than what this one allows.
         """
-        for name in options:
-            if name not in _NARROW:
-                raise ConfigError("unknown_option", f"narrow {name!r}: cannot be narrowed",
-                                  hint=nearest(name, _NARROW))
+        for name in refused:
+            raise ConfigError("unknown_option", f"narrow {name!r}: cannot be narrowed", hint=nearest(name, _NARROW))
         now = self._resolved()
-        given = {name: value for name, value in options.items() if value is not None}
         less = Ceiling(
-            tier=_tier(now, given["tier"]) if "tier" in given else Tier.off,
-            net_none=_net_none(given["net"]) if "net" in given else False,
-            write=_inside("write", now.write_roots, given["write"], now) if "write" in given else None,
-            read=_inside("read", (*now.read, *now.write_roots), given["read"], now) if "read" in given else None,
-            limits=_limits(now, given["limits"]) if "limits" in given else ())
+            tier=Tier.off if tier is None else _tier(now, tier), net_none=_net_none(net),
+            write=None if write is None else _inside("write", now.write_roots, write, now),
+            read=None if read is None else _inside("read", (*now.read, *now.write_roots), read, now),
+            limits=_limits(now, limits))
         mine = self.options()
-        if "hide" in given:
-            mine["hide"] = [*_paths(mine.get("hide")), *_paths(given["hide"])]
+        mine["hide"] = [*_paths(mine.get("hide")), *_paths(hide)]
         return _rebuild(mine, narrow.join(self._ceiling, less))
 
     def _resolved(self) -> Resolved:
@@ -188,9 +252,9 @@ def _tier(now: Resolved, new: Any) -> Tier:
 
 
 def _net_none(new: Any) -> bool:
-    if new not in ("none", [], ()):
+    if new not in (None, "none", [], ()):
         raise _wider("net", new)
-    return True
+    return new is not None
 
 
 def _inside(name: str, granted: tuple[Grant, ...], new: Any, now: Resolved) -> tuple[str, ...]:

@@ -76,6 +76,7 @@ class _Resolver:
         roots = self._roots(caller, self._visible("write", hide), read, hide)
         sockets = self._sockets(tier, hide)
         allow = self._words("allow", self.request.allow)
+        self._say_where_the_record_goes()
         literal, given = self._set_env()
         simple: dict[str, Any] = self._simple()
         settings = self.settings
@@ -89,6 +90,13 @@ class _Resolver:
             limits=self._limits(), **self._specs(), **simple,
             state_home=settings.state_home, config_home=self.places.config_home, policy=self.policy,
             notes=tuple(dict.fromkeys(self.notes)), values=self.values, unnarrowed=self.unnarrowed)
+
+    def _say_where_the_record_goes(self) -> None:
+        state = self.settings.state_home
+        self.values["state_home"] = Sourced(value=state.path, origin="fallback" if state.ephemeral else "environment")
+        if state.ephemeral:
+            self.notes.append(f"state home {state.wanted!r} cannot be written: plans and records go to "
+                              f"{state.path!r}, which may not last")
 
     # -- layers ---------------------------------------------------------------------------------
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stockade.errors import LaunchFailed, Refused
-from stockade.process.receipt import SCHEMA, Reader, refusal
+from stockade.process.receipt import SCHEMA, Reader, Receipt, refusal
+from stockade.rules.promises import PROMISES
 
 LAUNCH = {"schema": SCHEMA, "record": "launch", "run_id": "R", "plan": "d", "backend": "namespaces",
           "requested_tier": "strict", "effective_tier": "strict", "kept": 19, "of": 19, "missing": [],
@@ -70,3 +73,43 @@ def test_a_refused_launch_has_no_receipt() -> None:
     reader = Reader()
     reader.feed(line(REFUSED))
     assert reader.receipt() is None
+
+
+KEPT = [{"id": promise.id, "state": "kept", "mechanism": ["mounts"], "reason": None} for promise in PROMISES]
+
+
+def ended(requested: str, lost: list[str]) -> Receipt:
+    launch = {**LAUNCH, "requested_tier": requested, "effective_tier": requested, "promises": KEPT, "kept": len(KEPT)}
+    return Receipt(launch=launch, end={**END, "guard_lost": lost})
+
+
+def test_a_promise_whose_guard_was_lost_was_not_kept() -> None:
+    receipt = ended("strict", ["/w/.git/config"])
+    row = next(row for row in receipt.promises if row.id == "fs.persistence")
+    assert (row.state, row.reason, row.mechanism) == ("not_kept", "guard_lost", ())
+    assert (receipt.effective_tier, receipt.missing, receipt.kept) == ("standard", ("fs.persistence",), len(KEPT) - 1)
+    whole = receipt.to_json()
+    assert (whole["effective_tier"], whole["missing"]) == ("standard", ["fs.persistence"])
+    assert whole["launch"]["effective_tier"] == "strict"  # what the launcher proved stays as it was said
+
+
+def test_a_lost_guard_takes_nothing_from_a_tier_that_does_not_promise_it() -> None:
+    receipt = ended("standard", ["/w/.git/config"])
+    assert (receipt.effective_tier, receipt.missing) == ("standard", ())
+
+
+def test_a_socket_that_came_back_costs_the_promise_about_sockets(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "s"))
+        assert ended("guarded", [str(tmp_path / "s")]).missing == ("ipc.sockets",)
+
+
+def test_without_a_lost_guard_the_launch_record_stands() -> None:
+    receipt = ended("strict", [])
+    assert (receipt.effective_tier, receipt.kept, receipt.missing) == ("strict", 19, ())
+
+
+def test_what_the_caller_knows_of_the_log_is_in_the_end_record() -> None:
+    reader = Reader(("audit: ephemeral, in /x",))
+    reader.feed(line(LAUNCH) + line({**END, "degraded": ["persistence: 3 more"]}))
+    assert reader.end is not None and reader.end["degraded"] == ["persistence: 3 more", "audit: ephemeral, in /x"]
