@@ -41,7 +41,7 @@ def _run(parsed: Parsed, argv: tuple[str, ...], *, hints: bool) -> int:
     sink = _sink(parsed.text("receipt"))
     prepared = prepare(wanted.request(parsed, argv))
     watched = os.isatty(2) and not parsed.flag("quiet")
-    _before(prepared, parsed, watched)
+    _before(prepared, parsed, watched=watched)
     if prepared.compiled is None:
         return _off(prepared, sink)
     if sink is None and not watched and not attend.must_stay(prepared):
@@ -58,7 +58,7 @@ def _sink(target: str | None) -> Sink | None:
     return open_sink(target)
 
 
-def _before(prepared: Prepared, parsed: Parsed, watched: bool) -> None:
+def _before(prepared: Prepared, parsed: Parsed, *, watched: bool) -> None:
     """Say what is about to run: the tier on a terminal, what was taken away anywhere."""
     if parsed.flag("quiet"):
         return

@@ -66,10 +66,10 @@ class Judge:
         if seen.state == lookup.PRIVATE:
             return self._private(path, seen)
         if not write:
-            return self._host_says(path, write, self._shown(path))
+            return self._host_says(path, self._shown(path), write=write)
         if seen.state == lookup.CACHE:
             return Verdict(allowed=True, rule="a cache: changes go to a private layer", origin="profile")
-        return self._host_says(path, write, self._root(path)) if seen.writable else self._read_only(path, seen)
+        return self._host_says(path, self._root(path), write=write) if seen.writable else self._read_only(path, seen)
 
     # -- denied ----------------------------------------------------------------------------------
 
@@ -162,17 +162,17 @@ class Judge:
             return Verdict(allowed=True, rule="part of a write root's repository", origin="git")
         return Verdict(allowed=True, rule=f"write root {grant.path}", origin=grant.origin)
 
-    def _host_says(self, path: str, write: bool, verdict: Verdict) -> Verdict:
+    def _host_says(self, path: str, verdict: Verdict, *, write: bool) -> Verdict:
         """A box is never allowed more than its caller: the host's own permissions still hold."""
         if not os.path.lexists(path):
             return verdict
         if self.want.ids.shifted:
-            allowed = self._shifted(path, write)
+            allowed = self._shifted(path, write=write)
         else:
             allowed = os.access(path, os.W_OK if write else os.R_OK)
         return verdict if allowed else Verdict(allowed=False, rule="the permissions of the host deny it")
 
-    def _shifted(self, path: str, write: bool) -> bool:
+    def _shifted(self, path: str, *, write: bool) -> bool:
         """A root caller's box is nobody to the kernel, and the owner only where its files are mapped."""
         info = os.stat(path)
         row = self.view.look(path).row or {}

@@ -43,7 +43,7 @@ def why(parsed: Parsed) -> int:
     else:
         kind, subject = "path", absolute("path", subject, request.cwd, os.environ.get("HOME", ""))
         verdict, grant = _path(subject, request, options, write=write)
-    document = _document(kind, subject, write, verdict, grant)
+    document = _document(kind, subject, verdict, grant, write=write)
     if parsed.flag("json"):
         emit(SCHEMA, document)
     else:
@@ -113,8 +113,8 @@ def _host(host: str, request: Request, options: dict[str, Any]) -> tuple[Verdict
     return verdict, {"net": ["host"]} if opened else None
 
 
-def _document(kind: str, subject: str, write: bool, verdict: Verdict,
-              grant: dict[str, list[str]] | None) -> dict[str, Any]:
+def _document(kind: str, subject: str, verdict: Verdict, grant: dict[str, list[str]] | None, *,
+              write: bool) -> dict[str, Any]:
     words = [word for name, values in (grant or {}).items() for value in values for word in (_OPTIONS[name], value)]
     entry = verdict.entry
     return {
