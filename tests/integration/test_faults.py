@@ -157,6 +157,8 @@ def test_the_same_plan_without_a_fault_runs(actor: Actor) -> None:
     ended = launch(actor, small_plan(actor, limits=LIMITS), argv, before=[str(actor.stage.bin / "fault_loader"), "chroot:EPERM", "--"])
     assert (ended.status, ended.code) == (0, None), ended.err
     assert ended.records["launch"]["effective_tier"] == "strict" and ended.records["end"]["exit_code"] == 0
+    # What nobody counted is null and not zero.
+    assert (ended.records["end"]["discarded"], ended.records["end"]["net_denied"]) == (None, None)
     assert actor.host(marker).exists()
     actor.remove(marker)
 
