@@ -14,15 +14,20 @@ from collections.abc import Iterator
 
 from stockade.frozen import dataclass
 
-MAX_BYTES = 1 << 20  # git has no limit; a hostile repository must not cost memory
+MAX_BYTES = 1 << 19  # git has no limit; a hostile repository must not cost memory or time
+BLANK = " \t\r"  # what git takes for white space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitConfig:
-    """Keys in file order; ``whole`` is false when the text could not be read to its end."""
+    """Keys in file order; ``whole`` is false when the text could not be read to its end.
+
+    ``cut``: because of our bound, where git would read on.
+    """
 
     items: tuple[tuple[str, str], ...]
     whole: bool
+    cut: bool = False
 
     def last(self, key: str) -> str | None:
         """Return the last value of a key, as git does for single-valued keys."""
@@ -53,51 +58,51 @@ def read(path: str) -> GitConfig:
             return GitConfig(items=(), whole=False)
     text = data[:MAX_BYTES].decode("utf-8", "surrogateescape")
     parsed = parse(text)
-    return GitConfig(items=parsed.items, whole=parsed.whole and len(data) <= MAX_BYTES)
+    cut = len(data) > MAX_BYTES
+    return GitConfig(items=parsed.items, whole=parsed.whole and not cut, cut=cut)
 
 
 def parse(text: str) -> GitConfig:
     """Parse configuration text; stops at the first thing git would reject."""
     items: list[tuple[str, str]] = []
     section = ""
-    whole = True
-    for line in _logical_lines(text):
-        if "\0" in line:
-            whole = False
-            break
-        body = line.strip()
+    lines = _Lines(text)
+    for line in lines:
+        body = line.lstrip(BLANK)
         if not body or body[0] in "#;":
             continue
         if body[0] == "[":
             header = _section(body)
             if header is None:
-                whole = False
-                break
+                return GitConfig(items=tuple(items), whole=False)
             section, body = header
-            body = body.strip()
+            body = body.lstrip(BLANK)
             if not body or body[0] in "#;":
                 continue
-        entry = _entry(body)
+        entry = _entry(body, lines)
         if entry is None:
-            whole = False
-            break
+            return GitConfig(items=tuple(items), whole=False)
         items.append((f"{section}.{entry[0]}" if section else entry[0], entry[1]))
-    return GitConfig(items=tuple(items), whole=whole)
+    return GitConfig(items=tuple(items), whole=True)
 
 
-def _logical_lines(text: str) -> Iterator[str]:
-    """Join lines that end in an odd number of backslashes, as git continues a value."""
-    pending = ""
-    for line in text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n"):
-        current = pending + line
-        trailing = len(current) - len(current.rstrip("\\"))
-        if trailing % 2 == 1:
-            pending = current[:-1]
-            continue
-        pending = ""
-        yield current
-    if pending:
-        yield pending
+class _Lines:
+    """The lines of a text, one after the other; a value may ask for the next one."""
+
+    __slots__ = ("_lines", "_next")
+
+    def __init__(self, text: str) -> None:
+        self._lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
+        self._next = 0
+
+    def __iter__(self) -> Iterator[str]:
+        while self._next < len(self._lines):
+            yield self.more()
+
+    def more(self) -> str:
+        """Return the next line; past the end it is empty, as git takes the end for a line break."""
+        self._next += 1
+        return self._lines[self._next - 1] if self._next <= len(self._lines) else ""
 
 
 def _section(body: str) -> tuple[str, str] | None:
@@ -132,46 +137,49 @@ def _subsection(body: str, index: int) -> tuple[str, int] | None:
     return (text, index + 1) if index < len(body) else None
 
 
-def _entry(body: str) -> tuple[str, str] | None:
+def _entry(body: str, lines: _Lines) -> tuple[str, str] | None:
     """Return (name, value) of one ``name = value`` line; a bare name means true."""
     name, mark, rest = body.partition("=")
-    if not mark:
-        name = name.split("#")[0].split(";")[0]
-        rest = "true"
-    key = name.strip().lower()
-    if not key or not key.replace("-", "a").isalnum():
+    key = name.strip(BLANK).lower()
+    if not key[:1].isalpha() or not key.replace("-", "a").isalnum():
         return None
-    value = _value(rest) if mark else rest
-    return None if value is None else (key, value)
+    value = _value(rest, lines) if mark else "true"
+    return None if value is None or "\0" in value else (key, value)
 
 
 _ESCAPES = {"n": "\n", "t": "\t", "b": "\b", '"': '"', "\\": "\\"}
 
 
-def _value(text: str) -> str | None:
-    """Undo quotes, escapes and comments of a value; None when git would reject it."""
+def _value(text: str, lines: _Lines) -> str | None:
+    """Undo quotes, escapes, comments and continued lines of a value; None when git would reject it.
+
+    A backslash at the end of a comment continues nothing: taken for a continuation it would hide
+    the next line from us, not from git.
+    """
     out: list[str] = []
     kept = 0  # length up to the last character that trailing-space trimming may not remove
     quoted = False
     index = 0
-    text = text.lstrip()
     while index < len(text):
         char = text[index]
+        index += 1
+        if char in BLANK and not quoted:
+            out += char if out else ""
+            continue
+        if char in "#;" and not quoted:
+            break
+        kept = len(out)
         if char == '"':
             quoted = not quoted
-        elif char == "\\":
+            continue
+        if char == "\\" and index == len(text):
+            text, index = lines.more(), 0
+            continue
+        if char == "\\":
+            char = _ESCAPES.get(text[index], "")
             index += 1
-            escape = _ESCAPES.get(text[index:index + 1])
-            if escape is None:
+            if not char:
                 return None
-            out.append(escape)
-            kept = len(out)
-        elif char in "#;" and not quoted:
-            break
-        else:
-            out.append(char)
-            if quoted or not char.isspace():
-                kept = len(out)
-        index += 1
+        out.append(char)
+        kept = len(out)
     return None if quoted else "".join(out[:kept])
-

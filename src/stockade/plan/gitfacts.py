@@ -39,10 +39,14 @@ class Repository:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Points:
-    """``paths`` to guard; ``files``: configuration that named them, to be looked at again."""
+    """``paths`` to guard; ``files``: configuration that named them, to be looked at again.
+
+    ``cut``: there was more configuration than was looked at.
+    """
 
     paths: tuple[str, ...]
     files: tuple[str, ...]
+    cut: bool
 
 
 def find(root: str) -> Repository | None:
@@ -147,7 +151,7 @@ def points(repo: Repository, home: str = "", user: Iterable[str] = ()) -> Points
     found.update(os.path.join(tree, ".git") for tree in submodule_trees(repo))
     # What a file includes is as good as the file.
     found.update(path for path in programs.files if os.path.lexists(path))
-    return Points(paths=tuple(sorted(found | programs.paths)), files=tuple(programs.files))
+    return Points(paths=tuple(sorted(found | programs.paths)), files=tuple(programs.files), cut=programs.cut)
 
 
 def commits_outside(repo: Repository, roots: tuple[str, ...]) -> str | None:

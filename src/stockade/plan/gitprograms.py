@@ -17,6 +17,7 @@ from stockade.rules.match import matches
 
 MAX_INCLUDES = 50
 MAX_INCLUDE_DEPTH = 10  # git's own limit
+MAX_VALUES = 2000  # a hostile configuration must not cost seconds
 MAX_SHELL_DEPTH = 3  # sh -c "sh -c '...'"
 
 # Keys whose value git (or a tool of git) executes or loads. Source: `git help -c`.
@@ -37,19 +38,35 @@ PATH_KEYS = ("core.hookspath", "core.attributesfile", "core.fsmonitor", "include
              "init.templatedir", "difftool.*.path", "mergetool.*.path", "gpg.program", "gpg.*.program")
 INCLUDE_KEYS = ("include.path", "includeif.*.path")
 
+
+def _sections(keys: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for key in keys:
+        section = key.split(".", 1)[0]
+        found[section] = (*found.get(section, ()), key)
+    return found
+
+
+_BY_SECTION, _PATHS, _INCLUDES = _sections(EXEC_KEYS), _sections(PATH_KEYS), _sections(INCLUDE_KEYS)
+
 _INTERPRETERS = ("sh", "bash", "dash", "zsh", "ksh", "fish", "python*", "perl", "ruby", "node", "deno", "bun", "php",
                  "lua*", "awk", "gawk", "sed", "env", "exec", "source", ".", "sudo", "nice", "time")
 _OPERATORS = frozenset(";|&(){}<>!\n")
 
 
 class Programs:
-    """What one configuration executes: ``paths`` that exist, ``files`` that the answer came from."""
+    """What one configuration executes: ``paths`` that exist, ``files`` that the answer came from.
 
-    __slots__ = ("_home", "_trees", "files", "paths")
+    ``cut``: there was more than anybody writes by hand, and not all of it was looked at.
+    """
+
+    __slots__ = ("_home", "_values", "_trees", "cut", "files", "paths")
 
     def __init__(self, trees: tuple[str, ...], home: str) -> None:
         self._trees = trees
         self._home = home
+        self._values = 0
+        self.cut = False
         self.paths: set[str] = set()
         self.files: list[str] = []
 
@@ -58,17 +75,27 @@ class Programs:
 
         A condition is evaluated by git later, when the box may have changed what it asks for.
         """
-        if path in self.files or len(self.files) >= MAX_INCLUDES or depth > MAX_INCLUDE_DEPTH:
+        if path in self.files:
+            return
+        if len(self.files) >= MAX_INCLUDES or depth > MAX_INCLUDE_DEPTH:
+            self.cut = self.cut or os.path.lexists(path)
             return
         self.files.append(path)
-        for key, value in gitconfig.read(path).items:
-            if any(matches(key, pattern) for pattern in INCLUDE_KEYS):
+        config = gitconfig.read(path)
+        self.cut = self.cut or config.cut
+        for key, value in config.items:
+            if not _is_listed(key, _BY_SECTION):
+                continue
+            if self._values >= MAX_VALUES:
+                self.cut = True
+                return
+            self._values += 1
+            if _is_listed(key, _INCLUDES):
                 self.read(os.path.join(os.path.dirname(path), self._at_home(value)), depth + 1)
-            if any(matches(key, pattern) for pattern in EXEC_KEYS):
-                self._take(key, value, os.path.dirname(path))
+            self._take(key, value, os.path.dirname(path))
 
     def _take(self, key: str, value: str, beside: str) -> None:
-        whole = any(matches(key, pattern) for pattern in PATH_KEYS)
+        whole = _is_listed(key, _PATHS)
         if whole:
             self._add(value, beside, directories=True)
         for word, named in _words(value):
@@ -87,6 +114,10 @@ class Programs:
 
     def _at_home(self, text: str) -> str:
         return self._home + text[1:] if text == "~" or text.startswith("~/") else text
+
+
+def _is_listed(key: str, sections: dict[str, tuple[str, ...]]) -> bool:
+    return any(matches(key, pattern) for pattern in sections.get(key.split(".", 1)[0], ()))
 
 
 def _words(value: str, depth: int = 0) -> Iterator[tuple[str, bool]]:

@@ -26,6 +26,7 @@ SECRET_ENTRIES = 4000
 SECRET_DEPTH = 4
 # Reasons of a promise that is not kept.
 TOO_LARGE = "write_root_too_large"
+TOO_MUCH_CONFIG = "git_config_too_large"
 UNNAMEABLE = "name_not_utf8"
 
 
@@ -159,6 +160,10 @@ def _git_points(guards: Guards, want: Want) -> None:
         # Where `.git` is a link its end must stay writable: git commits into it.
         guards.points.update(_places(points.paths, want.write) - {repo.git_dir, repo.common_dir})
         want.witness.saw(*points.files)
+        if points.cut:
+            guards.notes.append(f"{repo.git_dir!r}: too much configuration to look at all that it runs")
+            if want.strict:
+                guards.lost["fs.persistence"] = TOO_MUCH_CONFIG
 
 
 def _listed_points(guards: Guards, want: Want, opened: frozenset[str]) -> None:

@@ -224,17 +224,19 @@ def spellings(path: str) -> list[str]:
 
 
 def _aliases(found: Iterable[Hidden], want: Want) -> list[Hidden]:
-    """Bind mounts that show a hidden name a second time under another path."""
-    result: list[Hidden] = []
+    """Bind mounts that show a hidden name, or something inside one, a second time under another path."""
     devices = [mount.device for mount in want.mounts]
     if len(set(devices)) == len(devices):
-        return result  # no file system is mounted twice
-    for item in found:
-        for alias in mountinfo.aliases(want.mounts, item.path):
-            if not alias.startswith(("/proc/", "/run/", "/dev/", "/tmp/")):
-                # Whole, not by keep: nobody looks for a public key under a second spelling.
-                result.append(Hidden(path=alias, why=item.why))
-    return result
+        return []  # no file system is mounted twice
+    items = {item.path: item for item in found}
+    # Whole, not by keep: nobody looks for a public key under a second spelling.
+    result = [Hidden(path=alias, why=item.why) for item in items.values()
+              for alias in mountinfo.aliases(want.mounts, item.path)]
+    for point, path in mountinfo.sources(want.mounts):
+        outer = next((items[above] for above in parents(path) if above in items), None)
+        if outer is not None and point != path and not stays(path, outer):
+            result.append(Hidden(path=point, why=outer.why))
+    return [item for item in result if not item.path.startswith(("/proc/", "/run/", "/dev/", "/tmp/"))]
 
 
 def _outermost(found: Iterable[Hidden]) -> tuple[Hidden, ...]:

@@ -22,6 +22,7 @@ from stockade.plan.want import Want, below_any, is_below
 PRIVATE = ("/tmp", "/var/tmp", "/run", "/dev", "/proc")
 SCRATCH = "/tmp/scratch"
 CONFIG_DIR = "/run/config"
+MAIL = ("/var/mail", "/var/spool/mail")
 
 # Entries of /proc through which a process could act on the machine. Source: proc(5) and the masked
 # paths of the container engines; "scsi" and "acpi" take commands by being written.
@@ -201,9 +202,12 @@ def host_view(table: Table, want: Want, hidden: tuple[Hidden, ...]) -> None:
     """standard and guarded: the host's root read-only, hidden names taken away."""
     table.add(rows.bind("/", attrs=rows.READ_ONLY, kind="dir"))
     homes = [home for home in (*want.homes, *_aliases(want)) if os.path.isdir(home) and home != "/"]
+    # An overlay outside shows again what is mounted inside it. Of two rows on one place the later
+    # wins: those of the homes and of deeper directories, which take more away.
+    _elsewhere(table, want, hidden, homes)
     for home in homes:
         table.add(*_home(home, want, hidden))
-    _elsewhere(table, want, hidden, homes)
+    _mail(table, want)
     if want.ids.shifted:
         # Root's own files are not its any more: what it was granted by name needs the id map.
         for path in want.read:
@@ -243,6 +247,14 @@ def _elsewhere(table: Table, want: Want, hidden: tuple[Hidden, ...], homes: list
     for parent, items in sorted(grouped.items()):
         idmap, owner = idmap_of(parent, want)
         table.add(*_overlay(parent, items, want, idmap=idmap, owner=owner))
+
+
+def _mail(table: Table, want: Want) -> None:
+    """Local mail lies outside the home and holds tokens of password resets like the home's."""
+    places = dict.fromkeys(os.path.realpath(path) for path in MAIL if os.path.isdir(path))
+    want.witness.saw(*MAIL)
+    table.add(*(rows.mask(path, is_dir=True) for path in places
+                if want.guarded and not below_any(path, [*want.write, *want.read, *want.homes])))
 
 
 def _ssh(table: Table, want: Want) -> None:

@@ -52,7 +52,7 @@ def read(path: str = "/proc/self/mountinfo") -> tuple[Mount, ...]:
 def submounts(mounts: Iterable[Mount], path: str) -> tuple[str, ...]:
     """Return the top-most mount points strictly below ``path``, sorted."""
     prefix = path.rstrip("/") + "/"
-    points = sorted({m.point for m in mounts if m.point.startswith(prefix)})
+    points = sorted({m.point for m in mounts if m.point.startswith(prefix) and m.point != path})
     top: list[str] = []
     for point in points:
         if not any(point.startswith(seen + "/") for seen in top):
@@ -81,6 +81,24 @@ def aliases(mounts: Iterable[Mount], path: str) -> tuple[str, ...]:
             if alias != path:
                 found.add(alias)
     return tuple(sorted(found))
+
+
+def sources(mounts: Iterable[Mount]) -> tuple[tuple[str, str], ...]:
+    """Return (mount point, path) of mounts that show a part of a file system seen elsewhere.
+
+    A bind of one file shows what lies at the path; a directory above is shown by neither.
+    """
+    by_device: dict[str, list[Mount]] = {}
+    for mount in mounts:
+        by_device.setdefault(mount.device, []).append(mount)
+    found: dict[tuple[str, str], None] = {}
+    for group in by_device.values():
+        for mount in group:
+            for other in group if mount.root != "/" else ():
+                root = other.root.rstrip("/")
+                if other is not mount and mount.root.startswith(root + "/"):
+                    found[mount.point, _join(other.point, mount.root[len(root):])] = None
+    return tuple(found)
 
 
 def _mount_of(mounts: tuple[Mount, ...], path: str) -> Mount | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,27 @@ def test_a_quoted_value_is_read_as_git_reads_it(value: str, tmp_path_factory: py
     assert found.whole == bool(said)
     if said:
         assert list(found.items) == said
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=st.text(st.sampled_from('a=b "\\\\;#\n\n'), max_size=24))
+def test_lines_that_go_on_and_comments_that_do_not_are_read_as_git_reads_them(
+        text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("git") / "config"
+    # No tab: newer releases of git keep it, older ones make it a space.
+    path.write_text(f"[user]\nname = {text}\nlast = x\n")
+    found, said = gitconfig.read(str(path)), git_says(path)
+    assert found.whole == bool(said)
+    if said:
+        assert list(found.items) == said
+
+
+def test_a_comment_hides_no_line_and_many_lines_cost_little(tmp_path: Path) -> None:
+    found = gitconfig.parse("[core]\n# text \\\nfsmonitor = evil # more \\\nhooksPath = h\n")
+    assert found.items == (("core.fsmonitor", "evil"), ("core.hookspath", "h"))
+    before = time.process_time()
+    gitconfig.parse("[a]\nx = " + "\\\n" * 200_000)
+    assert time.process_time() - before < 2
 
 
 @given(st.text(max_size=60))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
 from stockade.plan import gitfacts
@@ -201,3 +202,17 @@ def test_relative_settings_of_the_user_mean_every_work_tree(tmp_path: Path) -> N
 def test_a_fifo_named_like_the_git_file_does_not_hang(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / ".git")
     assert gitfacts.find(str(tmp_path)) is None
+
+
+def test_more_configuration_than_anybody_writes_is_cut_and_said(tmp_path: Path) -> None:
+    top = repo(tmp_path / "r")
+    for text in ("[alias]\n" + "\ta = b\n" * 5000, "[x]\n" + "\ty = z\n" * 90_000, "[include]\n" + "".join(
+            f"\tpath = c{index}\n" for index in range(100))):
+        for index in range(100):
+            (top / ".git" / f"c{index}").write_text("")
+        (top / ".git" / "config").write_text(text)
+        before = time.process_time()
+        found = gitfacts.find(str(top))
+        assert found is not None
+        assert gitfacts.points(found).cut
+        assert time.process_time() - before < 2
