@@ -283,6 +283,20 @@ def test_a_value_for_another_variable_costs_nothing(work: Path) -> None:
     assert (done.stdout, done.receipt.effective_tier) == ("t\n", "strict")
 
 
+@pytest.mark.parametrize("tier", ["off", "strict"])
+def test_a_number_that_is_not_open_is_refused_and_not_filled_with_a_pipe_of_ours(work: Path, tier: str) -> None:
+    lowest = os.dup(0)
+    os.close(lowest)
+    for number in range(lowest, lowest + 8):
+        try:
+            os.fstat(number)
+        except OSError:
+            with pytest.raises(stockade.Refused) as caught:
+                stockade.run([PYTHON, "-c", f"import os; os.write({number}, b'forged')"], tier=tier,
+                             caller="repository", cwd=work, pass_fds=(number,), capture_output=True)
+            assert caught.value.code == "fds_denied"
+
+
 def test_umask_and_the_working_directory_are_the_callers(work: Path) -> None:
     box(work).run(["sh", "-c", "umask > mask; pwd > where"], umask=0o027)
     assert (work / "mask").read_text() == "0027\n"

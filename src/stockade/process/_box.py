@@ -16,7 +16,7 @@ import subprocess
 import threading
 import time
 
-from stockade.errors import EXIT_TIMED_OUT, LaunchFailed
+from stockade.errors import EXIT_TIMED_OUT, LaunchFailed, Refused
 from stockade.process._exec import KILL_SIGNAL, Bare, Launch, command_line, env_items, sealed_memfd, start_error
 from stockade.process.receipt import Reader, Receipt, refusal
 
@@ -42,6 +42,7 @@ class Box(subprocess.Popen[AnyStr]):
         self._gate: int | None = None
         self._values = b""
         self._report_lock = threading.RLock()
+        check_open(launch.pass_fds)
         if isinstance(launch, Bare):
             self._start_bare(launch, popen)
         else:
@@ -256,6 +257,18 @@ class Box(subprocess.Popen[AnyStr]):
                 os.close(fd)
         if getattr(self, "_child_created", False):
             super().__del__(*args, **kwargs)
+
+
+def check_open(fds: tuple[int, ...]) -> None:
+    """Refuse to hand over a number that is not open: the next pipe of our own would take it.
+
+    Raises: Refused(fds_denied).
+    """
+    for fd in fds:
+        try:
+            os.fstat(fd)
+        except OSError:
+            raise Refused("fds_denied", f"pass_fds {fd}: got a number that is not open (EBADF)") from None
 
 
 def select_readable(fd: int, timeout_s: float | None = 0.0) -> bool:
