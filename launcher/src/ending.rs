@@ -40,7 +40,11 @@ pub fn usage() -> (u64, u64) {
 /// Ends as the command did: same code, or the same signal raised on ourselves.
 pub fn finish(box_: &Supervisor) -> i32 {
     match box_.ended {
-        Some(report::Outcome::TimedOut) => return 124,
+        Some(report::Outcome::TimedOut) => {
+            tell("wall: the time limit was reached");
+            return 124;
+        }
+        Some(report::Outcome::Limit) => tell("limit: memory or processor time of the box was used up"),
         Some(report::Outcome::GuardLost) => {
             eprintln!("stockade: ended: guard_lost: {}", report::show(box_.lost.join(" ").as_bytes()));
             return REFUSED;
@@ -66,4 +70,12 @@ fn raise(signal: i32) -> i32 {
         libc::sigprocmask(libc::SIG_UNBLOCK, &only, std::ptr::null_mut());
     }
     128 + signal
+}
+
+/// For a person at a terminal; a program has the receipt, and its captured stderr is the command's.
+fn tell(what: &str) {
+    // SAFETY: no pointers.
+    if unsafe { libc::isatty(libc::STDERR_FILENO) } == 1 {
+        eprintln!("stockade: ended: {what}");
+    }
 }
