@@ -32,7 +32,7 @@ BOX = (
     Option(name="--pids", metavar="N", help="processes and threads"),
     Option(name="--cpu-time", metavar="TIME", help="processor time of each process"),
     Option(name="--files", metavar="N", help="open files of each process"),
-    Option(name="--tmp", metavar="memory|disk[:SIZE]", complete="tmp", help="where the private /tmp is"),
+    Option(name="--tmp", metavar="memory[:SIZE]|disk", complete="tmp", help="where the private /tmp is"),
     Option(name="--cache", metavar="keep|ephemeral|off", complete="cache", help="caches of the profile"),
     Option(name="--on-persistence", metavar="report", complete="persistence",
            help="what happens to new places that run code later"),
