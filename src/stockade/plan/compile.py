@@ -93,11 +93,11 @@ def compile_plan(resolved: Resolved, host: HostFacts, decision: Decision,
     found = guards.collect(want, hidden, repositories)
     _watch(want, found.repositories.values())
     command = _command(want)
+    tools = strict.toolchains(want, command) if want.strict else []
     want = narrow.apply(want, resolved, found, hidden)
-    table = _table(want, hidden, found, command, resolved)
-    mounts = table.finish()
-    plan = {**_plan(want, mounts, found, command, keep_env),
-            "promises": promise_rows(want, opened, found.lost)}
+    promises = promise_rows(want, opened, found.lost)
+    table = _table(want, hidden, found, (command, tools), resolved)
+    plan = {**_plan(want, _within_memory(table.finish(), want), found, command, keep_env), "promises": promises}
     inputs.make_cache_dirs(want, resolved)
     data = canonical.canonical(plan)
     return Compiled(
@@ -116,11 +116,22 @@ def _command(want: Want) -> discover.Command:
     return found
 
 
+def _within_memory(table: list[rows.Row], want: Want) -> list[rows.Row]:
+    """No file system in memory holds more than the box may have memory."""
+    limit = want.limits.get("memory_bytes")
+    for row in table:
+        for key in ("size_bytes", "shm_size_bytes"):
+            if limit is not None and key in row:
+                row[key] = min(row[key], limit)
+    return table
+
+
 def _table(want: Want, hidden: tuple[hiding.Hidden, ...], found: guards.Guards,
-           command: discover.Command, resolved: Resolved) -> Table:
+           start: tuple[discover.Command, list[str]], resolved: Resolved) -> Table:
     table = Table()
+    command, tools = start
     if want.strict:
-        strict.view(table, want, hidden, command)
+        strict.view(table, want, hidden, tools)
     else:
         linux.host_view(table, want, hidden)
     linux.spellings(table, want, inputs.links((*resolved.read, *resolved.write_roots)))
@@ -144,7 +155,7 @@ def _plan(want: Want, table: list[rows.Row], found: guards.Guards, command: disc
         "schema": SCHEMA, "backend": "namespaces", "caller": want.caller, "requested_tier": str(want.tier),
         "profiles": list(want.profiles), "accept": sorted(want.accept), "net": want.net,
         "namespaces": sorted((*NAMESPACES, "net") if want.net == "none" else NAMESPACES),
-        "ids": _ids(want), "mounts": table, "guards": found.plan_rows(),
+        "ids": _ids(want), "mounts": table, "guards": found.plan_rows(want.read),
         "guard_lost": "end" if want.strict else "restore", "cover_sockets": True, "env": env,
         "fds": list(want.fds), "landlock": ruleset(want, table),
         "limits": {name: want.limits.get(name) for name in LIMITS},

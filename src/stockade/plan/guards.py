@@ -47,11 +47,15 @@ class Guards:
         self.mounted: tuple[str, ...] = ()
         self.repositories = {repo.git_dir: repo for repo in repositories}
 
-    def plan_rows(self) -> list[dict[str, object]]:
-        """Return the plan's guards: pinned ancestors and read-only points, by depth."""
+    def plan_rows(self, read: tuple[str, ...] = ()) -> list[dict[str, object]]:
+        """Return the plan's guards: pinned ancestors and read-only points, by depth.
+
+        Args: read: granted directories; nothing in them changes, but a mask in one must hold when
+        the host renames over its name.
+        """
         found: dict[str, bool] = {}
         for path in (*self.points, *self.masks):
-            root = _root_of(path, self.mounted)
+            root = _root_of(path, (*self.mounted, *read) if path in self.masks else self.mounted)
             if root is None:
                 continue
             for parent in rows.parents(path, root):
@@ -199,6 +203,26 @@ def _too_large(guards: Guards, want: Want, root: str) -> None:
         guards.lost["fs.persistence"] = TOO_LARGE
 
 
+def inside_home_point(want: Want) -> str | None:
+    """Return a write root that is, or lies in, a persistence point of a home.
+
+    Guards stand inside write roots, so nothing of such a root would be left to guard.
+    """
+    opened = opened_classes(want)
+    entries = [entry for entry in load_list("persistence")
+               if entry.scope == "home" and entry.guard and entry.klass not in opened]
+    for root in want.write:
+        for home in want.homes:
+            inside = root[len(home.rstrip("/")) + 1:].split("/") if is_below(root, home) and root != home else []
+            if any(_leads_in(entry.path.split("/"), inside) for entry in entries):
+                return root
+    return None
+
+
+def _leads_in(point: list[str], place: list[str]) -> bool:
+    return len(place) >= len(point) and all(map(matches, place, point))
+
+
 def _home_points(want: Want, entries: Iterable[Entry]) -> list[str]:
     """Points of the home that exist; one listing of the home answers for most of the list."""
     names = Names(entry for entry in entries if entry.scope == "home")
@@ -296,19 +320,36 @@ def _files_below(directories: list[str]) -> list[str]:
 
 
 def _workspace_secrets(guards: Guards, want: Want) -> None:
-    """At strict ``.env`` and the like at the top of each root cannot be read."""
-    granted = {*want.read, *want.write}
-    for root in want.write:
-        for name in _names(root):
+    """At strict ``.env`` and the like at the top of each root cannot be read, by no name they have there.
+
+    A read grant of a directory that the caller named is such a root; a reviewed profile that names
+    its tool's own directory means what is in it.
+    """
+    named = {*want.read, *want.write}
+    roots = [*want.write, *(path for path in want.read if path in want.asked and path not in want.write)]
+    secret: list[str] = []
+    for root in roots:
+        want.witness.saw(root)
+        for name in _names(root) if os.path.isdir(root) else ():
             path = os.path.join(root, name)
-            if is_workspace_secret(name) and path not in granted:
-                _mask(guards, os.path.realpath(path))
+            if is_workspace_secret(name) and path not in named:
+                secret.append(os.path.realpath(path))
+    wanted = hardlinks.multiply_linked(path for path in secret if path not in named)
+    found = hardlinks.search(wanted, roots) if wanted else hardlinks.Found(aliases={}, finished=True)
+    for path in (*secret, *(alias for aliases in found.aliases.values() for alias in aliases)):
+        if path not in named:
+            _mask(guards, path)
+    if not found.finished:
+        guards.notes.append(f"not searched to the end for other names of {sorted(wanted.values())[0]!r}")
+        guards.lost["fs.workspace_secrets"] = TOO_LARGE
 
 
 def is_workspace_secret(name: str) -> bool:
     """Tell whether a file name is on the list of workspace secrets."""
-    return any(matches(name, entry.pattern)
-               and not any(matches(name, other) for other in entry.except_)
+    # `.ENV` is the same file to whoever wrote it on a file system without case.
+    lower = name.lower()
+    return any((matches(name, entry.pattern) or matches(lower, entry.pattern))
+               and not any(matches(lower, other) for other in entry.except_)
                for entry in load_list("workspace-secrets"))
 
 

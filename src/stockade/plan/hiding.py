@@ -19,6 +19,7 @@ from stockade.rules.load import Entry, load_list
 from stockade.rules.match import is_pattern, matches
 from stockade.rules.moves import XDG, locations
 
+COVERED = ("/proc/", "/run/", "/dev/", "/tmp/")  # private in every box: what lies there is not seen
 _XDG_NAMES = frozenset(name for name, _ in XDG)
 
 
@@ -107,7 +108,8 @@ def survey(want: Want) -> tuple[tuple[Hidden, ...], str | None]:
     A profile's own grants do not count as such: a reviewed profile shows its tool's own sign-in.
     """
     walk = Walk()
-    found = [Hidden(path=path, why="own state") for path in own.state_homes(want.homes, want.env, want.state_home)]
+    found = [Hidden(path=_topmost_missing(path), why="own state")
+             for path in own.state_homes(want.homes, want.env, want.state_home)]
     opened = None
     if want.guarded:
         ears = _Ears(want, walk)
@@ -123,6 +125,16 @@ def survey(want: Want) -> tuple[tuple[Hidden, ...], str | None]:
     found.extend(Hidden(path=spelling, why="hide") for path in want.hide for spelling in spellings(path))
     found.extend(_aliases(found, want))
     return _outermost(found), opened
+
+
+def _topmost_missing(path: str) -> str:
+    """Return the path, or of a missing one the first part that is missing: what appears there is hidden too."""
+    missing = path
+    for above in (path, *parents(path)):
+        if os.path.lexists(above):
+            return missing
+        missing = above
+    return path
 
 
 def _stores(want: Want, walk: Walk) -> list[Hidden]:
@@ -236,7 +248,7 @@ def _aliases(found: Iterable[Hidden], want: Want) -> list[Hidden]:
         outer = next((items[above] for above in parents(path) if above in items), None)
         if outer is not None and point != path and not stays(path, outer):
             result.append(Hidden(path=point, why=outer.why))
-    return [item for item in result if not item.path.startswith(("/proc/", "/run/", "/dev/", "/tmp/"))]
+    return [item for item in result if not item.path.startswith(COVERED)]
 
 
 def _outermost(found: Iterable[Hidden]) -> tuple[Hidden, ...]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stockade.errors import Refused
-from stockade.plan import own
+from stockade.plan import guards, own
 from stockade.plan.want import Want
 from stockade.rules.promises import PROMISES, Promise, required
 from stockade.rules.tiers import ALL_TIERS
@@ -35,6 +35,9 @@ def waived(want: Want, opened: str | None) -> dict[str, str]:
     root = own.imported_from(want)
     if root is not None:
         found["fs.own_state"] = f"write {root} (on the caller's import path)"
+    point = guards.inside_home_point(want)
+    if point is not None:
+        found["fs.persistence"] = f"write {point} (what is written there runs later)"
     if opened is not None:
         # Also by a write grant, and where ~/.ssh is a link into a directory of dotfiles.
         found["fs.credentials"] = f"path {opened}"

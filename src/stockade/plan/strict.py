@@ -27,8 +27,8 @@ EMPTY_DEPTH = 3
 SYSTEM_BIN = ("/usr/bin", "/usr/local/bin", "/usr/sbin", "/bin", "/sbin")
 
 
-def view(table: Table, want: Want, hidden: tuple[Hidden, ...], command: discover.Command) -> None:
-    """Build the whole root of a strict box."""
+def view(table: Table, want: Want, hidden: tuple[Hidden, ...], tools: list[str]) -> None:
+    """Build the whole root of a strict box. ``tools``: what ``toolchains`` found."""
     table.add(rows.tmpfs("/", size_bytes=32 << 20))
     system = _system(table, want)
     _etc(table, want)
@@ -37,7 +37,7 @@ def view(table: Table, want: Want, hidden: tuple[Hidden, ...], command: discover
         if home != "/" and not below_any(home, system):
             table.add(rows.tmpfs(home, mode="0700", size_bytes=budget // 8))
     _git_config(table, want)
-    for path in _toolchains(want, command):
+    for path in tools:
         if not _covered(path, want, system):
             table.add(*_hop(path, want, hidden))
     for path in want.read:
@@ -170,7 +170,7 @@ def _git_config(table: Table, want: Want) -> None:
         table.add(rows.file(path, text))
 
 
-def _toolchains(want: Want, command: discover.Command) -> list[str]:
+def toolchains(want: Want, command: discover.Command) -> list[str]:
     """What the command, PATH and well-known toolchains need, outermost first."""
     found = [*command.needs, *discover.path_directories(want.env.get("PATH", ""), ground_of(want))]
     found += toolchain_roots(want, tuple(found))

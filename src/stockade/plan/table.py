@@ -14,6 +14,8 @@ from stockade.errors import Refused
 from stockade.plan.rows import Row, depth, directory, parents
 
 _OWN = frozenset({"tmpfs", "dev"})
+_MADE = frozenset({"dir", "file", "symlink"})
+_SHOWN = frozenset({"bind", "overlay"})
 DISK = "@tmp"
 _MOUNTS = frozenset({"bind", "tmpfs", "overlay", "cache", "proc", "dev"})
 
@@ -46,12 +48,15 @@ class Table:
         for row in ordered:
             if row["kind"] == "dir" and row["target"] in made:
                 continue
-            top = row["kind"] == "seal" or row["target"] == "/"
-            if not top and enclosing(row["target"], made).get("source") == DISK:
-                if not self._on_disk(row):
-                    continue
-            elif not top:
-                _place(row, made, done)
+            if row["kind"] != "seal" and row["target"] != "/":
+                above = enclosing(row["target"], made)
+                if above.get("source") == DISK:
+                    if not self._on_disk(row):
+                        continue
+                elif row["kind"] in _MADE and above["kind"] in _SHOWN:
+                    continue  # a grant shows the host's own directory, in which nothing is made
+                else:
+                    _place(row, made, done)
             done.append(row)
             made.setdefault(row["target"], row)
         done.sort(key=lambda row: (row["kind"] == "seal", depth(row["target"])))

@@ -21,7 +21,7 @@ from stockade.plan.own import PACKAGE
 from stockade.rules.request import build_request
 from stockade.rules.resolve import resolve
 from stockade.rules.tiers import Tier
-from unit.compiling import compiled, rows
+from unit.compiling import compiled, promise, rows
 
 
 @pytest.mark.parametrize("tier", ["standard", "guarded", "strict"])
@@ -203,3 +203,64 @@ def test_a_switch_of_the_callers_own_stands_and_that_is_said(place: Path) -> Non
     tool = compiled(place / "work", args=["claude", "--settings", "mine.json"], **CLAUDE)
     assert tool.argv == ("claude", "--settings", "mine.json")
     assert any("caller's own" in note for note in tool.notes)
+
+
+@pytest.mark.parametrize("kind", ["read", "cwd"])
+def test_secrets_at_the_top_of_a_read_root_are_masked_and_guarded(place: Path, kind: str) -> None:
+    work = place / "work"
+    (work / ".env").write_text("A=1")
+    (work / "sub").mkdir()
+    (work / "sub" / ".env").write_text("A=1")
+    options = {"caller": "generated"} if kind == "cwd" else {"cwd": place, "read": [work]}
+    result = compiled(options.pop("cwd", work), **options)
+    assert rows(result)[str(work)]["attrs"] == ["nodev", "nosuid", "ro"]
+    assert rows(result)[f"{work}/.env"]["source"] == "/dev/null"
+    assert {"path": f"{work}/.env", "read_only": True} in result.plan["guards"]
+    assert f"{work}/sub/.env" not in rows(result)
+    assert f"{work}/.env" not in rows(compiled(place, read=[work, work / ".env"])) or \
+        rows(compiled(place, read=[work, work / ".env"]))[f"{work}/.env"]["source"] != "/dev/null"
+    assert f"{work}/.env" not in rows(compiled(place, read=[work], tier="guarded"))
+
+
+def test_other_names_of_a_workspace_secret_are_masked(place: Path) -> None:
+    work = place / "work"
+    (work / "deep").mkdir()
+    (work / ".env").write_text("A=1")
+    (work / ".ENV").write_text("A=1")
+    os.link(work / ".env", work / "deep" / "notes")
+    masked = {target for target, row in rows(compiled(work)).items() if row.get("source") == "/dev/null"}
+    assert {"@ws/.env", "@ws/.ENV", "@ws/deep/notes"} <= masked
+
+
+@pytest.mark.parametrize("tier", ["guarded", "strict"])
+@pytest.mark.parametrize("name", [".emacs.d", ".vim/plugin", ".docker/cli-plugins", ".local/share/applications", "bin"])
+def test_a_write_root_that_is_a_persistence_point_costs_the_promise(place: Path, tier: str, name: str) -> None:
+    (place / name).mkdir(parents=True)
+    with pytest.raises(Refused) as caught:
+        compiled(place / name, tier=tier)
+    assert caught.value.code == "grant_voids_tier" and "fs.persistence" in caught.value.missing
+    accepted = compiled(place / name, tier=tier, accept=list(caught.value.missing))
+    assert promise(accepted, "fs.persistence") == "waived"
+    assert promise(compiled(place / "work", tier=tier), "fs.persistence") is None
+
+
+def test_no_file_system_in_memory_is_larger_than_the_memory_of_the_box(place: Path) -> None:
+    limit = 100 << 20
+    result = compiled(place / "work", limits={"memory_bytes": limit})
+    sizes = [row[key] for row in result.plan["mounts"] for key in ("size_bytes", "shm_size_bytes") if key in row]
+    assert sizes and max(sizes) <= limit
+    free = compiled(place / "work").plan["mounts"]
+    assert max(row.get("size_bytes", 0) for row in free) > limit
+
+
+def test_the_root_directory_as_a_read_grant_is_a_voiding_one(place: Path) -> None:
+    with pytest.raises(Refused) as caught:
+        compiled(place / "work", read=["/"])
+    assert caught.value.code == "grant_voids_tier"
+    assert rows(compiled(place / "work", read=["/"], accept=["off"]))
+
+
+def test_the_real_etc_replaces_the_one_made_for_the_box(place: Path) -> None:
+    table = rows(compiled(place / "work", read=["/etc"], accept=["off"]))
+    assert table["/etc"]["kind"] == "bind"
+    assert not any(name.startswith("/etc/") and row["kind"] in ("file", "symlink", "dir") for name, row in table.items())

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from stockade.errors import Refused
+from stockade.plan import hiding, inputs, linux, mountinfo
 from unit.compiling import compiled, promise, rows
 
 
@@ -34,7 +35,7 @@ def test_a_grant_in_a_directory_that_keeps_some_names_is_added_to_them(home: Pat
 
 def test_a_write_grant_in_a_store_is_a_mount_of_its_own(home: Path) -> None:
     result = compiled(home / "work", tier="guarded", write=[home / "work", home / ".aws" / "cli"],
-                      accept=["fs.credentials"])
+                      accept=["fs.credentials", "fs.persistence"])
     assert "ro" not in rows(result)[f"{home}/.aws/cli"]["attrs"]
     assert f"{home}/.aws/config" not in rows(result)
 
@@ -48,8 +49,10 @@ def test_every_grant_that_opens_a_store_waives_the_promise_of_it(home: Path, kin
     grants[kind] = [*grants[kind], home / name]
     with pytest.raises(Refused) as caught:
         compiled(home / "work", tier="guarded", **grants)
-    assert (caught.value.code, caught.value.missing) == ("grant_voids_tier", ("fs.credentials",))
-    result = compiled(home / "work", tier="guarded", **grants, accept=["fs.credentials"])
+    # Both stores also name programs that their tool runs.
+    lost = ("fs.credentials",) if kind == "read" else ("fs.credentials", "fs.persistence")
+    assert (caught.value.code, caught.value.missing) == ("grant_voids_tier", lost)
+    result = compiled(home / "work", tier="guarded", **grants, accept=lost)
     assert promise(result, "fs.credentials") == "waived"
 
 
@@ -100,3 +103,60 @@ def test_no_grant_reaches_into_the_state_home(home: Path, tier: str) -> None:
     with pytest.raises(Refused) as caught:
         compiled(home / "work", tier=tier, read=[keys])
     assert caught.value.code == "own_state"
+
+
+def _mounted(monkeypatch: pytest.MonkeyPatch, home: Path, *binds: tuple[str, str]) -> None:
+    """Give the compiler a mount table with binds of (what, where) on one file system."""
+    monkeypatch.setattr(hiding, "COVERED", ("/proc/",))  # these tests live below /tmp
+    monkeypatch.setattr(linux, "PRIVATE", ("/proc",) * 3)
+    lines = ["20 1 254:0 / / rw - ext4 /dev/vda rw"]
+    lines += [f"{30 + index} 20 254:0 {what} {where} rw - ext4 /dev/vda rw" for index, (what, where) in enumerate(binds)]
+    monkeypatch.setattr(inputs, "_mounts", lambda witness: mountinfo.parse("\n".join(lines)))
+
+
+def test_a_bind_of_one_file_of_a_store_is_hidden(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    share = home.parent / "share"
+    (share / "public").mkdir(parents=True)
+    for name in ("key", "known", "public/k"):
+        (share / name).write_text("")
+    _mounted(monkeypatch, home, (f"{home}/.ssh/id_ed25519", f"{share}/key"), (f"{home}/.ssh/config", f"{share}/known"),
+             (f"{home}/other", f"{share}/public/k"))
+    overlays = rows(compiled(home / "work", tier="guarded"), "overlay")
+    assert overlays[str(share)]["hide"] == ["key"]
+    assert f"{share}/public" not in overlays
+
+
+def test_a_second_home_inside_a_directory_with_a_hidden_name_stays_hidden(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The overlay around it shows the mount again; the row that hides the names must win."""
+    share = home.parent / "share"
+    (share / "home" / ".aws").mkdir(parents=True)
+    (share / "key").write_text("")
+    _mounted(monkeypatch, home, (f"{home}/.ssh/id_ed25519", f"{share}/key"), (str(home), f"{share}/home"))
+    table = rows(compiled(home / "work", tier="guarded"))
+    assert table[str(share)]["hide"] == ["key"]
+    assert {".aws", ".netrc"} <= set(table[f"{share}/home"]["hide"])
+
+
+def test_local_mail_is_masked(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home.parent / "mail").mkdir()
+    monkeypatch.setattr(linux, "MAIL", (f"{home.parent}/mail", f"{home.parent}/none"))
+    assert rows(compiled(home / "work", tier="guarded"))[f"{home.parent}/mail"]["mode"] == "0000"
+    assert f"{home.parent}/mail" not in rows(compiled(home / "work", tier="standard"))
+
+
+@pytest.mark.parametrize("tier", ["standard", "guarded"])
+def test_the_state_of_every_home_is_out_of_reach(home: Path, monkeypatch: pytest.MonkeyPatch, tier: str) -> None:
+    """Also where this caller keeps its own elsewhere (STOCKADE_HOME, as in these tests)."""
+    state = home / ".local" / "state" / "stockade"
+    (state / "keys").mkdir(parents=True)
+    (home / ".config" / "stockade").mkdir(parents=True)
+    moved = {**os.environ, "XDG_STATE_HOME": f"{home}/moved"}
+    result = compiled(home / "work", tier=tier, env=moved)
+    assert {".local/state/stockade", "moved"} <= set(rows(result, "overlay")[str(home)]["hide"])
+    inside = compiled(home / "work", tier="standard", write=[home / "work", home / ".local" / "state"])
+    assert rows(inside)[str(state)]["mode"] == "0000"
+    assert {"path": str(state), "read_only": True} in inside.plan["guards"]
+    for options in ({"write": [state / "keys"]}, {"read": [state / "keys"]}, {"write": [home / ".config" / "stockade"]}):
+        with pytest.raises(Refused) as caught:
+            compiled(home / "work", tier=tier, **options)
+        assert caught.value.code in ("own_state", "own_install", "write_root_refused")

@@ -32,3 +32,11 @@ def test_a_bind_mount_gives_an_alias_of_what_lies_below_it() -> None:
 
 def test_the_table_of_this_process_has_a_root() -> None:
     assert any(mount.point == "/" for mount in mountinfo.read())
+
+
+def test_the_root_is_no_mount_below_itself() -> None:
+    assert "/" not in mountinfo.submounts(mountinfo.parse(TEXT), "/")
+
+
+def test_what_a_bind_shows_has_a_place_in_the_rest_of_its_file_system() -> None:
+    assert mountinfo.sources(mountinfo.parse(TEXT)) == (("/mnt/alias", "/home/u/src"),)

@@ -59,3 +59,8 @@ def test_parents_lie_strictly_between() -> None:
     assert rows.parents("/a/b/c", "/") == ["/a", "/a/b"]
     assert rows.parents("/a/b/c", "/a") == ["/a/b"]
     assert rows.parents("/a", "/") == []
+
+
+def test_nothing_is_made_inside_a_directory_that_a_grant_shows() -> None:
+    done = finished(rows.file("/etc/passwd", "x"), rows.symlink("/etc/a/b", "x"), rows.bind("/etc"))
+    assert [row["kind"] for row in done] == ["tmpfs", "bind"]
