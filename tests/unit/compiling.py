@@ -14,7 +14,7 @@ from stockade.rules.request import build_request
 from stockade.rules.resolve import resolve
 
 
-def compiled(cwd: Path, *, as_user: bool = True, **options: Any) -> Compiled:
+def compiled(cwd: Path, *, as_user: bool = True, stored: bool = False, **options: Any) -> Compiled:
     """Compile a request, by default as a caller whose ids are its own."""
     options = {"tier": "strict", "caller": "repository", "cwd": cwd, **options}
     resolved = resolve(build_request(options.pop("args", ["/bin/true"]), **options))
@@ -23,7 +23,7 @@ def compiled(cwd: Path, *, as_user: bool = True, **options: Any) -> Compiled:
         host = replace(host, has_sys_admin=False)
     decision = Decision(kind="wrap", row="D2", tier=resolved.tier, requested_tier=str(resolved.tier), active_tier=None,
                         tier_known=True, effective_tier=str(resolved.tier), env_tier=resolved.tier)
-    return compile_plan(resolved, host, decision)
+    return compile_plan(resolved, host, decision, stored=stored)
 
 
 def rows(result: Compiled, kind: str | None = None) -> dict[str, dict[str, Any]]:

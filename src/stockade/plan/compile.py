@@ -75,11 +75,12 @@ class Compiled:
 
 
 def compile_plan(resolved: Resolved, host: HostFacts, decision: Decision,
-                 *, keep_env: tuple[str, ...] = ()) -> Compiled:
+                 *, keep_env: tuple[str, ...] = (), stored: bool = False) -> Compiled:
     """Compile a request that was decided ``wrap``.
 
     Args: keep_env: names that the plan keeps because their values come with the environment
-    (a stored launch line has no descriptor for values).
+    (a stored launch line has no descriptor for values); stored: the plan will be started later,
+    when the tree has changed, so it also names what does not exist yet.
     Raises: Refused (``own_install``, ``grant_voids_tier``, ``hard_link``, ``source_missing`` ...).
     """
     # (8) Compile the plan: everything below is a function of the request and of this host.
@@ -91,6 +92,8 @@ def compile_plan(resolved: Resolved, host: HostFacts, decision: Decision,
     own.check_reads(want)
     hidden, opened = hiding.survey(want)
     found = guards.collect(want, hidden, repositories)
+    if stored:
+        guards.add_later(found, want)
     _watch(want, found.repositories.values())
     command = _command(want)
     tools = strict.toolchains(want, command) if want.strict else []
@@ -143,7 +146,7 @@ def _table(want: Want, hidden: tuple[hiding.Hidden, ...], found: guards.Guards,
     writeroots.add(table, want, found.mounted)
     linux.sockets(table, want)
     for path, is_dir in sorted(found.masks.items()):
-        table.add(rows.mask(path, is_dir=is_dir))
+        table.add(rows.mask(path, is_dir=is_dir, optional=path in found.later))
     return table
 
 

@@ -95,7 +95,7 @@ def _prepare(request: Request, stored: bool) -> Prepared:
     compiled = None
     if decision.kind == "wrap":
         keep = tuple(name for name, _ in resolved.set_env) if stored else ()
-        compiled = compile_plan(resolved, host, decision, keep_env=keep)
+        compiled = compile_plan(resolved, host, decision, keep_env=keep, stored=stored)
     return Prepared(request=request, resolved=resolved, decision=decision, compiled=compiled)
 
 

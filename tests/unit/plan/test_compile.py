@@ -264,3 +264,19 @@ def test_the_real_etc_replaces_the_one_made_for_the_box(place: Path) -> None:
     table = rows(compiled(place / "work", read=["/etc"], accept=["off"]))
     assert table["/etc"]["kind"] == "bind"
     assert not any(name.startswith("/etc/") and row["kind"] in ("file", "symlink", "dir") for name, row in table.items())
+
+
+def test_a_stored_plan_names_what_does_not_exist_yet(place: Path) -> None:
+    work = place / "work"
+    (work / ".envrc").write_text("")
+    (work / "cfg").mkdir()
+    (work / ".config").symlink_to("cfg")
+    now, later = compiled(work), compiled(work, stored=True)
+    locked = {row["path"] for row in later.plan["guards"] if row["read_only"]}
+    assert {"@ws/.envrc", "@ws/.vscode", "@ws/.git/config", "@ws/.git/hooks", "@ws/.env", "@ws/.env.local"} <= locked
+    assert "@ws/.git" not in locked and "@ws/.config/mise" not in locked
+    assert rows(later)["@ws/.env"]["optional"] and not rows(later)["@ws/.env"]["create"]
+    assert "@ws/.env" not in rows(now) and "@ws/.vscode" not in {row["path"] for row in now.plan["guards"]}
+    standard = compiled(work, stored=True, tier="standard").plan
+    assert standard["guards"] == [] and "@ws/.env" not in {row["target"] for row in standard["mounts"]}
+    assert "@ws/.env" not in rows(compiled(work, stored=True, tier="guarded"))
