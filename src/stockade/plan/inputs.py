@@ -49,7 +49,7 @@ def gather(resolved: Resolved, host: HostFacts, tier: Tier,
     write = write_paths(resolved, repositories)
     notes = _doubts(resolved, repositories, write)
     generated, extra_env = _generated(resolved, env, tier, witness)
-    witness.read_env(env, ("HOME", "XDG_RUNTIME_DIR", "SSH_AUTH_SOCK", "PATH"))
+    witness.read_env(env, ("HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "SSH_AUTH_SOCK", "PATH"))
     kind, size = units.parse_tmp(resolved.tmp)
     return Want(
         tier=tier, caller=resolved.caller, net=resolved.net, argv0=resolved.request.argv[0],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from stockade.errors import Refused
 from stockade.plan import accounts, discover, rows
 from stockade.plan.files import small_text
 from stockade.plan.hiding import Hidden, stays
@@ -29,6 +30,9 @@ SYSTEM_BIN = ("/usr/bin", "/usr/local/bin", "/usr/sbin", "/bin", "/sbin")
 
 def view(table: Table, want: Want, hidden: tuple[Hidden, ...], tools: list[str]) -> None:
     """Build the whole root of a strict box. ``tools``: what ``toolchains`` found."""
+    if "/" in want.read:
+        raise Refused("grant_unsupported", "grant read /: a strict root is built from grants, not shown whole",
+                      hint="name the directories, or ask for tier guarded, which shows the host's root read-only")
     table.add(rows.tmpfs("/", size_bytes=32 << 20))
     system = _system(table, want)
     _etc(table, want)
