@@ -36,7 +36,8 @@ impl Refusal {
 
     /// None when the bytes are no refusal of this launcher.
     pub fn from_bytes(bytes: &[u8]) -> Option<Refusal> {
-        let wire: Wire = serde_json::from_slice(bytes).ok()?;
+        // P1 and P2 may both have failed: the first word counts.
+        let wire = serde_json::Deserializer::from_slice(bytes).into_iter::<Wire>().next()?.ok()?;
         let code = CODES.iter().find(|row| row.0 == wire.code)?.0;
         let mut refusal = Refusal::new(code, wire.object).detail(wire.detail).transient(wire.transient);
         refusal.errno = wire.errno;
@@ -69,6 +70,8 @@ mod tests {
         assert!(bytes.len() <= PIPE_BUF);
         let back = Refusal::from_bytes(&bytes).unwrap();
         assert_eq!((back.code, back.errno), ("mount_denied", Some(libc::EACCES)));
+        let twice = [bytes.clone(), Refusal::new("caps_denied", "x").to_bytes()].concat();
+        assert_eq!(Refusal::from_bytes(&twice).unwrap().code, "mount_denied");
         assert!(Refusal::from_bytes(b"{\"code\":\"no_such\"}").is_none());
     }
 }

@@ -121,7 +121,8 @@ def test_no_python_stays_and_no_value_is_in_an_argv(sleeper: subprocess.Popen[by
 def test_the_command_gets_the_signals_that_python_had_taken(user: Actor) -> None:
     for options in ([], ["--receipt", "/dev/null"], ["--tier", "off"]):
         said = stockade(user, "run", *options, "--", "grep", "-E", "Sig(Ign|Blk)", "/proc/self/status")
-        assert [int(row.split()[1], 16) for row in said.out.splitlines()] == [0, 0], (options, said)
+        # Signals 32 and up belong to the C library and to whoever started the tests.
+        assert [int(row.split()[1], 16) & 0x7FFFFFFF for row in said.out.splitlines()] == [0, 0], (options, said)
 
 
 def test_a_signal_to_the_command_line_reaches_the_command(actor: Actor) -> None:
