@@ -35,7 +35,8 @@ def resolve(path: str, binds: Mapping[str, str]) -> str:
 
 def bind_args(row: Mapping[str, Any], source: str, target: str) -> list[str]:
     """A bind row, read-only or not, optional or not."""
-    if row["optional"] and not os.path.lexists(source):
+    absent_mask = not row["create"] and not os.path.lexists(target)
+    if row["optional"] and (absent_mask or not os.path.lexists(source)):
         return []
     return ["--ro-bind" if "ro" in row["attrs"] else "--bind", source, target]
 
@@ -145,6 +146,8 @@ def bubblewrap(launch: Launch, *, files_too: bool = True) -> Contestant:
             args += row_args(row, binds, files)
     for guard in plan["guards"]:
         path = resolve(guard["path"], binds)
+        if not os.path.lexists(path):
+            continue
         args += ["--ro-bind" if guard["read_only"] else "--bind", path, path]
     # The box record is a file system of its own.
     args += ["--tmpfs", "/run/stockade", "--remount-ro", "/run/stockade"]
