@@ -124,9 +124,15 @@ impl Source<'_> {
     }
 }
 
+fn exists(path: &str) -> bool {
+    std::fs::symlink_metadata(path).is_ok()
+}
+
 fn sources(row: &Row) -> Vec<Source<'_>> {
     let dir = |path, idmap, owner| Source { path, kind: Kind::Dir, recursive: false, idmap, optional: false, owner };
     match row {
+        // A mask of a name that is not there: a tree made for nothing costs a grace period when it goes.
+        Row::Bind { target, optional: true, create: false, .. } if !exists(target) => vec![],
         Row::Bind { source, kind, recursive, optional, idmap, owner, .. } => {
             // An idmap needs a file system that supports it: submounts of a grant may not.
             let recursive = *recursive && !*idmap;
