@@ -33,6 +33,14 @@ def test_help_of_every_command_has_usage_options_and_examples(user: Actor, path:
     assert max(len(row) for row in said.out.splitlines()) <= 120
 
 
+def test_help_is_also_a_word(user: Actor) -> None:
+    for path in ((), ("run",), ("plan", "gc")):
+        assert stockade(user, "help", *path) == stockade(user, *path, "--help")
+    for words, hint in ((("help", "rnu"), "'run'"), (("help", "ps", "x"), "'stockade ps'"), (("version",), "'--version'")):
+        said = stockade(user, *words)
+        assert (said.status, said.out, said.err.count("\n")) == (2, "", 1) and hint in said.err, said
+
+
 @pytest.fixture(scope="module")
 def shell(user: Actor) -> Iterator[tuple[Actor, str]]:
     """A repository, and a directory with ``stockade`` in it."""

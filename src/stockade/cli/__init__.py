@@ -52,11 +52,21 @@ def find(words: list[str]) -> tuple[Command, str, list[str]]:
 
     Raises: ConfigError ``unknown_command``.
     """
+    if words[:1] == ["help"] and not any(word.startswith("-") for word in words):
+        return _helped(words[1:])
     command, path, rest = ROOT, NAME, words
     while command.commands and rest and not rest[0].startswith("-"):
-        command = grammar.choose(command.commands, rest[0], LATER if command is ROOT else (), path)
+        command = grammar.choose(command, rest[0], LATER if command is ROOT else (), path)
         path, rest = f"{path} {command.name}", rest[1:]
     return command, path, rest
+
+
+def _helped(words: list[str]) -> tuple[Command, str, list[str]]:
+    """Read ``help run`` as ``run --help``."""
+    command, path, rest = find(words) if words[:1] != ["help"] else find(["help", "--help"])
+    if rest and rest != ["--help"]:
+        raise grammar.usage(f"{NAME} help: got {rest[0]!r}, expected nothing more behind {path!r}")
+    return command, path, ["--help"]
 
 
 def _root(parsed: Parsed) -> int:

@@ -143,8 +143,13 @@ _COMPLETION = Command(
     at_least=1, at_most=1, complete="shell", text="SHELL is bash, zsh or fish.",
     examples=("stockade completion bash > completion.bash", "stockade completion fish | head -n 1"))
 
+_HELP = Command(
+    name="help", summary="the help of a command: the same as its --help", words="[COMMAND...]", at_most=None,
+    complete="subcommand", examples=("stockade help run", "stockade help plan gc"))
+
 ROOT = Command(
     name="stockade", summary="run a command at the isolation tier you ask for, or be told why not",
     options=(Option(name="--version", help="print the version"),),
-    commands=(_RUN, _SHELL, _EXPLAIN, _WHY, _DOCTOR, _PS, _STOP, _SHOW, _PLAN, _CACHE, _PROFILE, _TRUST, _COMPLETION),
+    commands=(_RUN, _SHELL, _EXPLAIN, _WHY, _DOCTOR, _PS, _STOP, _SHOW, _PLAN, _CACHE, _PROFILE, _TRUST, _COMPLETION,
+              _HELP),
     examples=("stockade run -- sh -c 'echo in a box'", "stockade doctor", "stockade --version"))

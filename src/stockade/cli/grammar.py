@@ -160,17 +160,20 @@ def _count(command: Command, path: str, found: list[str]) -> None:
         raise usage(f"{path}: got {found[command.at_most]!r}, expected nothing more", hint=f"see {path} --help")
 
 
-def choose(commands: Sequence[Command], name: str, later: Sequence[str], path: str) -> Command:
-    """Return the command of that name.
+def choose(command: Command, name: str, later: Sequence[str], path: str) -> Command:
+    """Return the subcommand of that name.
 
     Raises: ConfigError ``unknown_command``, with the nearest name, or saying that it is not in
     this version.
     """
-    for command in commands:
-        if command.name == name:
-            return command
+    for inner in command.commands:
+        if inner.name == name:
+            return inner
     if name in later:
         raise ConfigError("unknown_command", f"command {name!r}: this version does not have it",
                           hint=f"{path} --help lists what it has")
+    known = [inner.name for inner in command.commands]
+    # `stockade version`: other tools have a word where this one has an option.
+    close = closest(name, [*known, *(option.name for option in command.options)])
     raise ConfigError("unknown_command", f"command {name!r}: not a command of {path}",
-                      hint=nearest(name, [command.name for command in commands]))
+                      hint=f"did you mean {close!r}?" if close else nearest(name, known))
