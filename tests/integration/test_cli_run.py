@@ -319,3 +319,31 @@ def test_a_name_that_is_on_no_readable_part_of_the_path_is_not_found(user: Actor
     said = stockade(user, "run", "unfit-command", env=environment(user, PATH=f"{os.path.dirname(unfit)}:/usr/bin:/bin"))
     assert said.status == 126 and "exec_failed" in said.err, said
     user.host(shut).chmod(0o755)
+
+
+GIT_HINTS = [
+    (["config", "user.name", "x"], 4, ".git/config is read-only"), (["remote", "add", "new", "x"], 128, ".git/config"),
+    (["config", "--global", "user.name", "x"], 255, "run this outside"),
+    (["branch", "--set-upstream-to=other"], 0, "the upstream was not recorded"),
+    (["config", "--get", "no.such"], 1, None), (["branch", "--set-upstream-to=none"], 128, None), (["status"], 0, None),
+]
+
+
+@pytest.mark.parametrize(("words", "status", "hint"), GIT_HINTS, ids=[" ".join(words) for words, _, _ in GIT_HINTS])
+def test_git_that_could_not_write_its_configuration_gets_a_hint_anywhere(
+        actor: Actor, words: list[str], status: int, hint: str | None) -> None:
+    actor.call(["git", "branch", "other"], cwd=actor.workspace)
+    said = stockade(actor, "run", "git", *words)
+    ours = [row for row in said.err.splitlines() if row.startswith("stockade: ")]
+    assert said.status == status and len(ours) == (hint is not None), said
+    assert hint is None or (ours[0].startswith("stockade: hint: ") and hint in ours[0])
+    assert "stockade: " not in stockade(actor, "run", "--quiet", "git", *words).err
+
+
+def test_the_grant_of_the_git_hint_works(actor: Actor) -> None:
+    from stockade.cli.githints import GRANT
+
+    said = stockade(actor, "run", "--quiet", *GRANT.split(), "git", "config", "hint.works", "yes")
+    assert said.status == 0, said
+    assert actor.call(["git", "config", "hint.works"], cwd=actor.workspace).stdout == b"yes\n"
+    actor.call(["git", "config", "--remove-section", "hint"], cwd=actor.workspace)

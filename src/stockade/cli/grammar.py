@@ -45,6 +45,7 @@ class Command:
     ``words``: its positional words for the usage line; ``at_least``/``at_most``: how many (None:
     any number); ``runs``: the first word starts a command line that is not ours to read.
     ``handler``: ``module:function`` below this package, loaded when it is called.
+    ``text``, ``more``: paragraphs of the help, before and after the options.
     ``failure``: exit status when Stockade itself fails. ``complete``: what the words are.
     """
 
@@ -52,6 +53,7 @@ class Command:
     summary: str
     handler: str = ""
     text: str = ""
+    more: tuple[str, ...] = ()
     words: str = ""
     at_least: int = 0
     at_most: int | None = 0

@@ -28,6 +28,8 @@ def _lines(command: Command, path: str, out: TextIO) -> list[str]:
         lines += _columns([(item.name, item.summary) for item in command.commands])
     lines += ["", paint("options", "bold", out)]
     lines += _columns([(_spelling(option), option.help) for option in (*command.options, HELP)])
+    for paragraph in command.more:
+        lines += ["", *textwrap.wrap(paragraph, _WIDTH)]
     if command.examples:
         lines += ["", paint("examples", "bold", out), *(f"  {example}" for example in command.examples)]
     return lines

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 
 from stockade.cli import request as wanted
 from stockade.cli.grammar import Parsed
 from stockade.cli.output import tell
+from stockade.errors import Error
 from stockade.process import attend
 from stockade.process.prepare import Prepared, prepare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from stockade.cli.githints import Advice
     from stockade.cli.receipts import Sink
 
 
@@ -44,10 +47,25 @@ def _run(parsed: Parsed, argv: tuple[str, ...], *, hints: bool) -> int:
     _before(prepared, parsed, watched=watched)
     if prepared.compiled is None:
         return _off(prepared, sink)
-    if sink is None and not watched and not attend.must_stay(prepared):
+    advice = None if parsed.flag("quiet") or not hints else _advice(prepared, argv)
+    if sink is None and not watched and advice is None and not attend.must_stay(prepared):
         _flush()
         attend.become(prepared)
-    return _attended(prepared, sink, watched=watched, hints=hints)
+    ended = attend.attend(prepared)
+    if ended.error is not None:
+        return _not_started(ended.error, sink, told=ended.told)
+    for line in _lines(ended, advice, watched=watched, hints=hints):
+        tell(line)
+    return _finish(sink, ended)
+
+
+def _advice(prepared: Prepared, argv: tuple[str, ...]) -> Advice | None:
+    """Return the hint that waits for the end; only git has one, and nobody else pays for the module."""
+    if prepared.compiled is None or os.path.basename(argv[0]) != "git":
+        return None
+    from stockade.cli.githints import advice
+
+    return advice(argv, prepared.compiled)
 
 
 def _sink(target: str | None) -> Sink | None:
@@ -127,20 +145,23 @@ def _off(prepared: Prepared, sink: Sink | None) -> int:
     return _finish(sink, attend.Ended(status=done.returncode, receipt=done.receipt))
 
 
-def _attended(prepared: Prepared, sink: Sink | None, *, watched: bool, hints: bool) -> int:
-    ended = attend.attend(prepared)
-    if ended.error is not None:
-        if not ended.told:
-            tell(f"refused: {ended.error}")
-        if sink is not None:
-            sink.refused(ended.error)
-        return ended.error.exit_status
+def _not_started(error: Error, sink: Sink | None, *, told: bool) -> int:
+    if not told:
+        tell(f"refused: {error}")
+    if sink is not None:
+        sink.refused(error)
+    return error.exit_status
+
+
+def _lines(ended: attend.Ended, advice: Advice | None, *, watched: bool, hints: bool) -> Iterator[str]:
+    """Yield what is said after the end: on a terminal what the receipt holds, anywhere an exact hint."""
+    exact = advice.after(ended.status) if advice is not None else ""
     if watched and ended.receipt is not None:
         from stockade.cli.receipts import after
 
-        for line in after(ended.receipt, hints=hints):
-            tell(line)
-    return _finish(sink, ended)
+        yield from after(ended.receipt, hints=hints and not exact)
+    if exact:
+        yield exact
 
 
 def _finish(sink: Sink | None, ended: attend.Ended) -> int:
