@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -159,6 +160,26 @@ def test_explain_says_where_every_value_comes_from(actor: Actor) -> None:
     assert {"kind": "write", "value": actor.workspace, "origin": "argument"} in found["grants"]
     assert [row["state"] for row in found["promises"]] == ["kept"] * 19
     assert found["answer"] == "wrap" and len(found["plan"]) == 64
+
+
+def test_explain_says_in_words_what_its_numbers_mean(actor: Actor) -> None:
+    said = stockade(actor, "explain", "--tier", "strict", "true")
+    head = said.out.splitlines()[0]
+    assert "row D2 of the decision table: a backend of this host keeps all" in head
+    numbers = set(re.findall(r"steps? (\d)(?: (?:to|and) (\d))?\)", said.out))
+    assert numbers == {("1", "3"), ("4", "5"), ("6", ""), ("8", "")}
+    assert "1 request, 2 caller class, 3 policy, 4 where this process is" in said.out
+
+
+def test_explain_lists_toolchains_and_says_when_there_is_no_such_command(user: Actor) -> None:
+    tools = user.put(f"{user.home}/tools/bin/tool", "#!/bin/sh\n", 0o755)
+    env = environment(user, PATH=f"{os.path.dirname(tools)}:/usr/bin:/bin")
+    found = stockade(user, "explain", "--json", "--tier", "strict", "tool", env=env).json()
+    assert [row["value"] for row in found["grants"] if row["kind"] == "toolchain"] == [os.path.dirname(tools)]
+    assert found["notes"] == []
+    said = stockade(user, "explain", "no-such-command", env=env)
+    assert "note: no-such-command is not on the PATH of the box" in said.out
+    user.remove(f"{user.home}/tools")
 
 
 def test_explain_shows_the_environment_without_a_value(user: Actor) -> None:

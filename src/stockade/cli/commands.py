@@ -54,8 +54,8 @@ _RUN = Command(
     at_least=1, at_most=None, failure=125, complete="command", options=(*BOX, _RECEIPT, *_TALK),
     text="Ends as the command ended, also by the same signal. 124: the time limit. 125: every failure of "
          "Stockade itself. 126: not executable. 127: not found.",
-    more=("On standard error, each line begins with 'stockade:'. Always: errors, what the box gives up or does not get, "
-          "and the hint after a git command that could not write its configuration. On a terminal also: the tier, "
+    more=("On standard error, each line begins with 'stockade:'. Always: errors, what the box gives up or does not "
+          "get, and the hint after a git command that could not write its configuration. On a terminal also: the tier, "
           "limits that ended the box, new places that run code later, and a hint after a failure; elsewhere this "
           "process becomes the launcher at once and nothing stays to say them: --receipt FILE or stockade show last "
           "has them.",),

@@ -16,15 +16,23 @@ from stockade.cli.grammar import Parsed
 from stockade.cli.output import clean, emit, paint, say, table, tell
 from stockade.decision import Decision, decide
 from stockade.environment import apply, compile_env
-from stockade.errors import Refused
+from stockade.errors import EXIT_NOT_FOUND, Refused
 from stockade.host.active import Active, active
 from stockade.host.probe import host_facts
+from stockade.paths import is_below
 from stockade.plan.compile import Compiled
 from stockade.process.prepare import prepare
+from stockade.rules.load import load_list
 from stockade.rules.promises import PROMISES
 from stockade.rules.resolve import Resolved, resolve
+from stockade.rules.tiers import Tier
 
 SCHEMA = "stockade.explain.v1"
+_LEGEND = ("steps on the path of every request: 1 request, 2 caller class, 3 policy, 4 where this process is,",
+           "5 what the host can keep, 6 decision, 7 record, 8 plan; explain ends here, before 9 launch and 10 receipt")
+# The rows of docs/decision.md in words.
+_ROWS = {"D1": "off was asked for and no policy forbids it",
+         "D2": "a backend of this host keeps all that the tier needs"}
 _LISTS = ("write_roots", "read", "hide", "devices", "sockets", "allow", "accept")
 
 
@@ -99,12 +107,13 @@ def document(found: Explained) -> dict[str, Any]:
         "refused": found.refused.to_json() if found.refused else None,
         "place": {"where": found.place.where, "run_id": found.place.run_id},
         "host": found.host.to_json(),
-        "grants": [{"kind": kind, "value": value, "origin": origin} for kind, value, origin in grants(resolved)],
+        "grants": [{"kind": kind, "value": value, "origin": origin}
+                   for kind, value, origin in (*grants(resolved), *toolchains(found))],
         "promises": [{"id": row[0], "state": row[1], "reason": row[2], "statement": row[3]} for row in promises(found)],
         "environment": {"kept": kept, "dropped": [{"name": name, "rule": rule} for name, rule in dropped]},
         "limits": dict(resolved.limits),
         "plan": found.compiled.digest if found.compiled else None,
-        "notes": list(found.compiled.notes if found.compiled else resolved.notes),
+        "notes": notes(found),
     }
 
 
@@ -116,6 +125,33 @@ def grants(resolved: Resolved) -> Iterator[tuple[str, str, str]]:
             yield kind.replace("write_roots", "write"), str(value), item.origin
     for cache in resolved.caches:
         yield "cache", cache.path, cache.origin
+
+
+def toolchains(found: Explained) -> Iterator[tuple[str, str, str]]:
+    """Yield what a strict box shows read-only besides grants and the operating system."""
+    if found.compiled is None or found.resolved.tier != Tier.strict:
+        return
+    system = [entry.path for entry in load_list("system") if entry.path]
+    known = [*system, "/etc", *(value for _, value, _ in grants(found.resolved))]
+    for row in found.compiled.plan["mounts"]:
+        path = row["target"]
+        if row["kind"] in ("bind", "overlay") and row.get("source") == path and path.startswith("/") \
+                and not any(is_below(path, item) for item in known):
+            yield "toolchain", path, "on PATH, or where a known toolchain lies: read-only"
+
+
+def missing_command(found: Explained) -> str:
+    """Return a note when no file of that name could be started."""
+    name = found.request.argv[0]
+    if found.compiled is None or found.compiled.plan["executable"] is not None or "/" in name:
+        return ""
+    return f"{name} is not on the PATH of the box: the launch would end with not_found, status {EXIT_NOT_FOUND}"
+
+
+def notes(found: Explained) -> list[str]:
+    """Return what is worth a word besides the values."""
+    missing = missing_command(found)
+    return [*(found.compiled.notes if found.compiled else found.resolved.notes), *([missing] if missing else [])]
 
 
 def promises(found: Explained) -> Iterator[tuple[str, str, str, str]]:
@@ -149,26 +185,29 @@ def _print(found: Explained) -> None:
     resolved = found.resolved
     for reason in found.decision.reasons if not found.refused else found.refused.reasons:
         say(f"  {clean(reason)}")
-    _section("(1-3) values", [(name, _show(item.value), item.origin) for name, item in resolved.values.items()])
-    _section("grants", list(grants(resolved)))
+    values = [(name, _show(item.value), item.origin) for name, item in resolved.values.items()]
+    _section("values (steps 1 to 3)", values)
+    _section("grants", [*grants(resolved), *toolchains(found)])
     _section("limits", [(name, value, "") for name, value in resolved.limits.items()])
     facts = found.host
-    _section("(4-5) place and host", [
+    _section("place and host (steps 4 and 5)", [
         ("place", found.place.where, ""), ("kernel", facts.release, facts.arch),
         ("landlock", f"ABI {facts.landlock_abi}" if facts.landlock_abi else "none", ""),
         *((backend.name, backend.code or f"keeps {len(backend.keeps)} of {len(PROMISES)}", backend.reason)
           for backend in facts.backends)])
-    _section("(6) promises", [(row[0], row[1], row[2] or row[3]) for row in promises(found)])
+    _section("promises expected (step 6)", [(row[0], row[1], row[2] or row[3]) for row in promises(found)])
     kept, dropped = environment(found)
     say(paint("environment", "bold"))
     say(f"  kept     {clean(' '.join(kept))}")
     table([("dropped", name, rule) for name, rule in dropped], indent="  ")
     if found.compiled:
-        say(paint("(8) plan", "bold"))
+        say(paint("plan (step 8)", "bold"))
         say(f"  {found.compiled.digest}  {len(found.compiled.plan['mounts'])} mounts, "
             f"{len(found.compiled.plan['guards'])} guards")
-    for note in found.compiled.notes if found.compiled else resolved.notes:
+    for note in notes(found):
         say(f"note: {clean(note)}")
+    for line in _LEGEND:
+        say(paint(line, "dim"))
 
 
 def _answer(found: Explained) -> str:
@@ -176,11 +215,16 @@ def _answer(found: Explained) -> str:
         return f"{paint('refuse', 'red')}: {clean(str(found.refused))}"
     decision = found.decision
     if decision.kind != "wrap":
-        return f"{paint(decision.kind, 'yellow')} ({decision.row})"
+        return f"{paint(decision.kind, 'yellow')}: {_row(decision)}"
     rows = list(promises(found))
     kept = sum(row[1] == "kept" for row in rows)
-    return (f"{paint('run', 'green')} at {paint(str(found.resolved.tier), 'bold')} by {decision.backend} "
-            f"({decision.row}): {kept} of {len(rows)} promises of the tier kept")
+    return (f"{paint('run', 'green')} at {paint(str(found.resolved.tier), 'bold')} by {decision.backend}: "
+            f"{kept} of {len(rows)} promises of the tier kept; {_row(decision)}")
+
+
+def _row(decision: Decision) -> str:
+    words = _ROWS.get(decision.row, "")
+    return f"row {decision.row} of the decision table{f': {words}' if words else ''}"
 
 
 def _section(title: str, rows: list[tuple[Any, ...]]) -> None:
