@@ -49,6 +49,9 @@ WRONG = [
     (["--allow-socket", "ssh-agnet", "true"], "unknown_grant", "ssh-agent"),
     (["--as", "operater", "true"], "unknown_caller", "operator"),
     (["--net", "example.com,@npm", "true"], "net_unsupported", "none or host"),
+    (["--net", "on", "true"], "value_invalid", "expected none or host (hint: did you mean 'host'?)"),
+    (["--net", "off", "true"], "value_invalid", "did you mean 'none'?"),
+    (["--net", "hosts", "true"], "value_invalid", "did you mean 'host'?"),
     (["--publish", "8080", "true"], "publish_unsupported", "host"),
     (["--on-persistence", "quarantine", "true"], "persistence_unsupported", "report"),
     (["--timeout", "soon", "true"], "value_invalid", "--timeout"),
@@ -75,6 +78,27 @@ def test_what_cannot_be_run_is_one_typed_line_and_125(user: Actor, words: list[s
     assert said.err.count("\n") == 1 and "Traceback" not in said.err
     assert said.err.removeprefix("stockade: ").removeprefix("refused: ").startswith(f"{code}: "), said.err
     assert names in said.err
+
+
+def test_a_command_line_quoted_as_a_whole_is_answered_with_the_way_out(user: Actor) -> None:
+    for options in ([], ["--quiet"], ["--receipt", "/dev/null"]):
+        said = stockade(user, "run", *options, "echo two words")
+        assert (said.status, said.out, said.err.count("\n")) == (127, "", 1)
+        assert said.err.startswith("stockade: not_found: ") and "sh -c 'echo two words'" in said.err
+    spaced = user.put(f"{user.workspace}/my tools/a tool", "#!/bin/sh\necho ran\n", 0o755)
+    assert stockade(user, "run", "--quiet", spaced).out == "ran\n"
+    user.remove(os.path.dirname(spaced))
+
+
+def test_a_tool_that_gets_no_profile_because_of_its_path_is_named(user: Actor) -> None:
+    tool = user.put(f"{user.workspace}/v/bin/pip", "#!/bin/sh\necho ran\n", 0o755)
+    for words in ((tool,), ("/usr/bin/python3", "-m", "pip", "--version")):
+        said = stockade(user, "run", "--verbose", *words)
+        assert said.err.count("--profile pip gives it") == 1, said
+    assert stockade(user, "run", tool).err == ""
+    for words in (("--profile", "pip", tool), ("/usr/bin/python3", "-m", "this"), ("true",)):
+        assert "no profile:" not in stockade(user, "run", "--verbose", *words).err
+    user.remove(f"{user.workspace}/v")
 
 
 def test_the_first_word_that_is_no_option_starts_the_command(user: Actor) -> None:

@@ -27,7 +27,7 @@ def _lines(command: Command, path: str, out: TextIO) -> list[str]:
         lines += ["", paint("commands", "bold", out)]
         lines += _columns([(item.name, item.summary) for item in command.commands])
     lines += ["", paint("options", "bold", out)]
-    lines += _columns([(_spelling(option), option.help) for option in (*command.options, HELP)])
+    lines += _columns([(_spelling(option), _meaning(option)) for option in (*command.options, HELP)])
     for paragraph in command.more:
         lines += ["", *textwrap.wrap(paragraph, _WIDTH)]
     if command.examples:
@@ -44,8 +44,12 @@ def _usage(command: Command, path: str) -> str:
 
 def _spelling(option: Option) -> str:
     names = f"{option.short}, {option.name}" if option.short else option.name
-    repeated = "..." if option.repeat else ""
-    return f"{names} {option.metavar}{repeated}".rstrip()
+    return f"{names} {option.metavar}".rstrip()
+
+
+def _meaning(option: Option) -> str:
+    # "PATH..." would read as several values behind one option, and the second would be the command.
+    return f"{option.help} (may be repeated)" if option.repeat else option.help
 
 
 def _columns(rows: list[tuple[str, str]]) -> list[str]:

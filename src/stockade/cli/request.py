@@ -22,6 +22,10 @@ _NAMES = {"tier": "tier", "cwd": "cwd", "net": "net", "tmp": "tmp", "cache": "ca
 _LISTS = {"profile": "profile", "read": "read", "write": "write", "hide": "hide", "allow_socket": "sockets",
           "allow": "allow", "device": "devices", "accept": "accept", "publish": "publish"}
 MAX_ENV_FILE = 1 << 20
+_NETS = ("none", "host")
+# Words of other tools and of habit for one of the two; the nearest by letters would be the other one.
+_NET_WORDS = {**dict.fromkeys(("on", "yes", "true", "all", "any", "full", "open", "internet", "allow"), "host"),
+              **dict.fromkeys(("off", "no", "false", "deny", "closed", "disabled", "isolated"), "none")}
 
 
 def options(parsed: Parsed, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -33,6 +37,7 @@ def options(parsed: Parsed, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
     for option, name in _LISTS.items():
         if option not in without and parsed.all(option):
             found[name] = list(parsed.all(option))
+    check_net(parsed.text("net"))
     passed, given = _environment(parsed)
     if passed:
         found["pass_env"] = passed
@@ -42,6 +47,17 @@ def options(parsed: Parsed, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
     if limits:
         found["limits"] = limits
     return found
+
+
+def check_net(text: str | None) -> None:
+    """Answer a word that means a network and is not the name of one.
+
+    Raises: ConfigError ``value_invalid``.
+    """
+    meant = _NET_WORDS.get((text or "").strip().lower())
+    if meant is not None:
+        raise ConfigError("value_invalid", f"--net {text!r}: expected {' or '.join(_NETS)}",
+                          hint=f"did you mean {meant!r}?")
 
 
 def _limits(parsed: Parsed) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from stockade.cli import request as wanted
 from stockade.cli.grammar import Parsed
 from stockade.cli.output import tell
-from stockade.errors import Error
+from stockade.errors import ConfigError, Error
 from stockade.process import attend
 from stockade.process.prepare import Prepared, prepare
 
@@ -27,7 +27,23 @@ if TYPE_CHECKING:
 
 def run(parsed: Parsed) -> int:
     """Run a command in a box and end as it ended."""
+    _check_quoted(parsed.words)
     return _run(parsed, parsed.words, hints=True)
+
+
+def _check_quoted(words: tuple[str, ...]) -> None:
+    """Answer a command line that was quoted as a whole, which no PATH has a name for.
+
+    Raises: ConfigError ``not_found``.
+    """
+    name = words[0]
+    if len(words) > 1 or len(name.split()) < 2:
+        return
+    from shutil import which
+
+    if which(name) is None:
+        raise ConfigError("not_found", f"{name!r}: got one word with spaces, expected a program and its arguments",
+                          hint=f"leave the quotes out, or say: sh -c {name!r}")
 
 
 def shell(parsed: Parsed) -> int:
@@ -91,8 +107,29 @@ def _before(prepared: Prepared, parsed: Parsed, *, watched: bool) -> None:
         for name, item in prepared.decision.values.items():
             value = " ".join(map(str, item.value)) if isinstance(item.value, (list, tuple)) else item.value
             tell(f"{name} {'-' if value in (None, '') else value} ({item.origin})")
+    if watched or parsed.flag("verbose"):
+        for note in unpicked(prepared):
+            tell(note)
     for note in prepared.compiled.notes if prepared.compiled else prepared.resolved.notes:
         tell(note)
+
+
+def unpicked(prepared: Prepared) -> Iterator[str]:
+    """Yield a line about a tool that has a profile and did not get it, because it was named by path or module.
+
+    A repository may hold a program called npm; its name must not give it npm's grants.
+    """
+    argv, resolved = prepared.resolved.request.argv, prepared.resolved
+    if resolved.profiles or resolved.values["profile"].origin != "none" or prepared.compiled is None:
+        return
+    tool = argv[2] if len(argv) > 2 and argv[1] == "-m" else os.path.basename(argv[0]) if "/" in argv[0] else ""
+    if not tool:
+        return
+    from stockade.rules.load import profile_data, profile_names
+
+    for name in profile_names():
+        if tool in profile_data(name).get("match", (name,)):
+            yield f"no profile: only a bare name or a path outside the workspace picks one; --profile {name} gives it"
 
 
 def headline(prepared: Prepared) -> str:
