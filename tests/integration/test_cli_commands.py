@@ -275,6 +275,11 @@ def test_why_of_a_guarded_file_names_the_allow_grant(actor: Actor) -> None:
     assert why(actor, "--write", ".git/config")["grant"] == ["--allow", "git-config", "--accept", "fs.persistence"]
 
 
+def test_why_of_a_name_that_does_not_exist_says_that_no_grant_can_be_tried(actor: Actor) -> None:
+    said = stockade(actor, "why", "~/.ssh/id_of_nobody")
+    assert said.status == 1 and "grant   none for a name that does not exist" in said.out, said
+
+
 # -- caches, profiles, trust ---------------------------------------------------------------------
 
 
@@ -353,6 +358,17 @@ def test_a_person_is_asked_and_no_is_the_default(user: Actor) -> None:
     user.remove(path)
 
 
+def test_trust_calls_nothing_that_only_narrows_a_widening(user: Actor) -> None:
+    path = f"{user.workspace}/.stockade.toml"
+    user.put(path, 'tier = "strict"\nnet = "none"\nhide = ["./README"]\n', 0o644)
+    said = stockade(user, "trust")
+    assert "asks for nothing that could widen a box" in said.out.splitlines()[0], said
+    user.put(path, 'tier = "guarded"\nnet = "none"\n', 0o644)
+    said = stockade(user, "trust")
+    assert "asks for 1 setting that may widen a box" in said.out and "  tier = 'guarded'" in said.out
+    user.remove(path)
+
+
 # -- doctor --------------------------------------------------------------------------------------
 
 
@@ -367,6 +383,16 @@ def test_doctor_answers_with_real_boxes(actor: Actor) -> None:
 
 
 @requirement("F.missing_sandbox_is_named")
+def test_doctor_in_a_box_sends_its_reader_outside(actor: Actor) -> None:
+    line = f"PYTHONPATH={actor.stage.lib} exec /usr/bin/python3 -B -m stockade doctor --json"
+    said = stockade(actor, "run", "--quiet", "sh", "-c", line)
+    found = said.json()
+    assert said.status == 1 and found["place"] == {"where": "box", "tier": "guarded"}
+    assert [fix["commands"] for fix in found["fixes"]] == [["# on the host, outside the box: stockade doctor"]]
+    assert "inside a guarded box, run " in found["fixes"][0]["why"]
+    assert {trial["code"] for trial in found["trials"]} == {"nested_unsupported"}
+
+
 def test_doctor_names_what_the_kernel_refuses_and_a_remedy(user: Actor) -> None:
     """The kernel answers a user namespace with EPERM, as a locked host does."""
     refused = ("clone:EPERM:0:0x10000000:0x10000000", "unshare:EPERM:0:0x10000000:0x10000000")

@@ -12,8 +12,9 @@ from typing import Any
 from stockade import doctor as examination
 from stockade.cli.grammar import Parsed, usage
 from stockade.cli.output import Progress, clean, emit, paint, say, table
-from stockade.doctor import Health, Trial
+from stockade.doctor import Fix, Health, Trial
 from stockade.errors import ConfigError
+from stockade.frozen import replace
 from stockade.rules.promises import required
 from stockade.rules.tiers import ALL_TIERS, AUTO, Tier, parse
 
@@ -50,7 +51,16 @@ def _wanted(text: str | None) -> Tier:
 
 def _examine() -> Health:
     with Progress("trying boxes", 1.0) as bar:
-        return examination.examine(bar.step)
+        health = examination.examine(bar.step)
+    # A box hides the host: what is broken in here says nothing about it, and a remedy for it misleads.
+    return replace(health, fixes=(_go_outside(health),)) if health.place.where == "box" else health
+
+
+def _go_outside(health: Health) -> Fix:
+    place = health.place
+    names = f"a {place.tier} box, run {place.run_id}" if place.known else "a box"
+    return Fix(why=f"this process is inside {names}; no box starts in a box in this version, and the host cannot be "
+                   "examined from here", commands=("# on the host, outside the box: stockade doctor",))
 
 
 def document(health: Health, wanted: Tier, applied: list[str]) -> dict[str, Any]:
@@ -76,7 +86,9 @@ def _print(health: Health, wanted: Tier, applied: list[str], *, fix: bool) -> No
         say(f"  {clean(str(fault))}")
     rows = [_row(trial) for trial in health.trials]
     if rows:
-        table(rows, head=("TIER", "NET", "ANSWER", "WHY"), indent="  ")
+        # Where all is well the last column has nothing to say.
+        columns = 4 if any(row[3] for row in rows) else 3
+        table([row[:columns] for row in rows], head=("TIER", "NET", "ANSWER", "WHY")[:columns], indent="  ")
     table(list(_facts(health)), indent="  ")
     for line in applied:
         say(f"applied: {clean(line)}")

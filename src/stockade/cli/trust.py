@@ -22,8 +22,10 @@ from stockade.rules import trust as ledger
 from stockade.rules.files import Document
 from stockade.rules.request import check_cwd
 from stockade.rules.settings import PROJECT_FILE, load_project, project_document
+from stockade.rules.tiers import Tier
 
 SCHEMA = "stockade.trust-answer.v1"
+_NARROWEST = {"tier": str(Tier.strict), "net": "none"}
 _COLOURS = {"+": "green", "-": "red"}
 
 
@@ -60,12 +62,12 @@ def _store(state: StateHome, document: Document) -> None:
 def widening(document: Document) -> Iterator[str]:
     """Yield one line for each key that counts only when the file is trusted.
 
-    What narrows (hide, a higher tier, net none, lower limits) counts at once; for these scalars
-    it depends on what they replace, so they are shown as well.
+    What narrows counts at once: hide, and the ends of the two scales. Between the ends, and for
+    limits, it depends on what a value replaces, so it is shown.
     """
     for key in ("profile", "tier", "net", "cache", "tmp", "on_persistence", "read", "write", "devices", "sockets",
                 "allow", "env", "accept", "set_env", "limits"):
-        if key not in document.data:
+        if key not in document.data or document.data[key] == _NARROWEST.get(key):
             continue
         value = document.data[key]
         if isinstance(value, dict):
@@ -77,13 +79,20 @@ def widening(document: Document) -> Iterator[str]:
 
 
 def _show(document: Document, lines: list[str], before: str | None) -> None:
-    say(f"{clean(document.path)} asks for {len(lines)} thing{'' if len(lines) == 1 else 's'} that may widen a box:")
+    say(f"{clean(document.path)} {_asks(len(lines))}")
     for line in lines:
         say(f"  {paint(clean(line), 'yellow')}")
     say("since it was trusted:" if before is not None else "the whole file:")
     old = (before or "").splitlines()
     for line in list(difflib.unified_diff(old, document.text.splitlines(), lineterm="", n=2))[2:]:
         say("  " + (paint(clean(line), _COLOURS[line[0]]) if line[:1] in _COLOURS else clean(line)))
+
+
+def _asks(count: int) -> str:
+    if not count:
+        return "asks for nothing that could widen a box; it counts as it is"
+    what = "setting" if count == 1 else "settings"
+    return f"asks for {count} {what} that may widen a box; without trust that does not count:"
 
 
 def _asked() -> bool:

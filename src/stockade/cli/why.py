@@ -137,5 +137,11 @@ def _print(found: dict[str, Any]) -> None:
     if found["origin"]:
         say(f"  origin  {clean(found['origin'])}")
     if not found["allowed"]:
-        grant = shlex.join(found["grant"]) if found["grant"] else "none"
-        say(f"  grant   {clean(grant)}")
+        say(f"  grant   {clean(shlex.join(found['grant']) if found['grant'] else _no_grant(found))}")
+
+
+def _no_grant(found: dict[str, Any]) -> str:
+    """A grant is named only after it was tried, which takes a name that exists."""
+    if found["kind"] == "path" and not os.path.lexists(found["subject"]):
+        return "none for a name that does not exist; ask again when it does"
+    return "none"
