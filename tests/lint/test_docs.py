@@ -39,6 +39,13 @@ def test_a_block_of_a_document_works(path: Path, language: str, block: str, tmp_
     assert done.returncode == 0, f"{path.name}\n{block}\n{done.stdout}{done.stderr}"
 
 
+def test_every_public_name_has_an_example() -> None:
+    import stockade
+
+    examples = "\n".join(block for path, language, block in BLOCKS if path.name == "python.md" and language == "python")
+    assert [name for name in stockade.__all__ if f"stockade.{name}" not in examples] == []
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_link_of_a_document_leads_somewhere(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
