@@ -23,6 +23,7 @@ def test_no_listed_variable_reaches_the_box(actor: Actor, tier: str) -> None:
     assert set(harmless) <= set(bare["own"]["value"])
     # As the request's source of values: the driver's own interpreter starts clean.
     run = actor.box(LOOK, tier=tier, source=env)
+    assert run.value("own")["PATH"] and f"PATH={run.value('own')['PATH']}" in run.value("proc"), "the box reads its own environment"
     assert "/nonexistent/injected" not in repr(run.answers)
     kept(run, "env.injection", tier)
 

@@ -40,11 +40,14 @@ def test_keys_and_app_secrets_do_not_exist_inside(actor: Actor, state: str, tier
            op("read", "dots", path=f"{state}/plans/../keys/signing.key"),
            op("read", "proc root", path=f"/proc/self/root{state}/keys/signing.key")]
     worked(actor.bare(ops))
+    witness = actor.put(f"{actor.workspace}/witness", "own-state-secret\n", 0o644)
     run = actor.box([*ops, op("find", "find", path=actor.home, needle="own-state-secret")], tier=tier)
+    actor.remove(witness)
     failed_with(run.answers, HIDDEN, but={"find", f"list {state}/keys/"})
     # A hidden directory may also be there and empty; what counts is that no name of it shows.
     listed = run.answers[f"list {state}/keys/"]
     assert listed["errno"] == "ENOENT" or listed["value"] == []
+    assert witness in run.value("find"), "the search looked nowhere"
     assert [path for path in run.value("find") if "/keys/" in path or "/apps/" in path] == []
     kept(run, "fs.own_state", tier)
 
@@ -148,7 +151,7 @@ def test_a_write_root_on_the_import_path_is_refused_or_read_only(actor: Actor, t
     worked(actor.bare(ops))
     run = actor.run([PYTHON, str(actor.stage.bin / "probe.py")], tier=tier, stdin=json.dumps(ops), write=[site], lib=site)
     if run.code is None:
-        failed_with(run.with_answers().answers, {"EROFS", "EBUSY"})
+        failed_with(run.with_answers(ops).answers, {"EROFS", "EBUSY"})
     else:
         assert run.code == "own_install"
     actor.remove(site)
@@ -168,7 +171,7 @@ def test_the_usual_state_home_is_protected_also_when_another_one_is_in_use(actor
     # The write root that holds it may be refused; if it is given, the state in it is not.
     wide = actor.run([PYTHON, str(actor.stage.bin / "probe.py")], tier=tier, env=env, stdin=json.dumps([*secrets, *writes]), write=[f"{actor.home}/.local"])
     if wide.code is None:
-        failed_with(wide.with_answers().answers, READ_ONLY)
+        failed_with(wide.with_answers([*secrets, *writes]).answers, READ_ONLY)
     else:
         assert wide.code in ("own_state", "write_root_refused", "grant_voids_tier"), wide.raw
     assert changes(before, snapshot(actor.host(state))) == {}

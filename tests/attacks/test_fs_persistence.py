@@ -73,7 +73,7 @@ def _attacks(paths: list[str], workspace: str) -> list[Op]:
         parent = path.rsplit("/", 1)[0]
         ops += [op("rewrite", path=path), op("unlink", path=path), op("rename", path=path, to=f"{path}.away"),
                 op("rename", f"onto {path}", path=f"{workspace}/planted", to=path), op("chmod", path=path),
-                op("exchange", path=f"{workspace}/planted", to=path)]
+                op("exchange", f"exchange {path}", path=f"{workspace}/planted", to=path)]
         if parent != workspace:
             ops.append(op("rename", f"parent {path}", path=parent, to=f"{parent}.away"))
     return ops
@@ -114,6 +114,7 @@ def test_submodules_at_any_depth_and_name_are_guarded(actor: Actor, fresh_repo: 
 @at_tiers("fs.persistence")
 def test_no_point_of_the_home_changes(actor: Actor, tier: str) -> None:
     paths = _ready(actor, actor.home, "home")
+    assert len(paths) > 20, paths
     ops = [op(kind, path=path, keep=True) for path in paths for kind in ("rewrite", "remove")]
     before = snapshot(actor.host(actor.home), (".local/state", ".cache"))
     run = actor.box(ops, tier=tier)
@@ -187,8 +188,13 @@ def test_git_layouts_that_run_code_without_hooks_are_refused_or_reported(actor: 
     mkdir -p objects refs && cp .git/HEAD HEAD && printf '[core]\\nbare = true\\nfsmonitor = evil\\n' > config && echo bare
     mkdir -p nested && git init -q nested && printf 'x' > nested/.git/hooks/post-commit && echo nested
     """
+    assert actor.sh(script, cwd=fresh_repo).split() == ["commondir", "bare", "nested"], "without a box all three can be made"
+    actor.remove(fresh_repo)
+    remake(actor, fresh_repo)
     run = actor.run(["sh", "-c", script], tier=tier, cwd=fresh_repo)
     done = set(run.stdout.split())
+    # A new repository inside the tree is reported and not prevented.
+    assert "nested" in done, run.stderr
     reported = json.dumps(run.receipt["end"]["persistence"])
     signs = {"commondir": "commondir", "bare": '"HEAD"', "nested": "nested"}
     unsaid = [name for name in done if signs[name] not in reported]

@@ -9,7 +9,7 @@ import pytest
 from requirements import at_tiers, requirement
 from stockade.rules.load import load_list
 from support.actors import Actor
-from support.boxes import failed_with, kept, op, worked
+from support.boxes import failed_with, found_only, kept, op, worked
 from support.lists import entry_paths
 from support.live import LiveBox
 
@@ -27,13 +27,13 @@ def _names() -> list[str]:
 @at_tiers("fs.workspace_secrets")
 def test_env_files_are_unreadable_and_samples_are_not(actor: Actor, fresh_repo: str, tier: str) -> None:
     secret = [actor.put(f"{fresh_repo}/{name}", "KEY=workspace-needle\n") for name in _names()]
-    plain = [actor.put(f"{fresh_repo}/{name}", "KEY=\n", 0o644) for name in SAMPLES]
+    plain = [actor.put(f"{fresh_repo}/{name}", "KEY=workspace-needle\n", 0o644) for name in SAMPLES]
     ops = [op("read", path=path) for path in secret]
     worked(actor.bare(ops, cwd=fresh_repo))
     run = actor.box([*ops, *(op("read", path=path) for path in plain), op("find", "find", path=fresh_repo, needle="workspace-needle")], tier=tier, cwd=fresh_repo)
     failed_with({f"read {path}": run.answers[f"read {path}"] for path in secret}, {"ENOENT", "EACCES"})
     worked({f"read {path}": run.answers[f"read {path}"] for path in plain})
-    assert run.value("find") == []
+    found_only(run, "find", plain)
     kept(run, "fs.workspace_secrets", tier)
 
 
@@ -43,7 +43,13 @@ def test_moving_or_linking_a_hidden_file_does_not_show_it(actor: Actor, fresh_re
     secret = actor.put(f"{fresh_repo}/.env", "KEY=workspace-needle\n")
     ops = [op("rename", path=secret, to=f"{fresh_repo}/shown", keep=True), op("link", path=secret, to=f"{fresh_repo}/hard", keep=True),
            op("read", path=f"{fresh_repo}/shown"), op("read", path=f"{fresh_repo}/hard"), op("rewrite", path=secret, keep=True)]
-    run = actor.box(ops, tier=tier, cwd=fresh_repo)
+    # The twin moves and links a file that is no secret, and sees it under the new names.
+    plain = actor.put(f"{fresh_repo}/plain", "KEY=plain\n", 0o644)
+    twin = [op("link", "twin link", path=plain, to=f"{fresh_repo}/plain-hard", keep=True), op("rename", "twin rename", path=plain, to=f"{fresh_repo}/plain-shown", keep=True),
+            op("read", "twin shown", path=f"{fresh_repo}/plain-shown"), op("read", "twin hard", path=f"{fresh_repo}/plain-hard")]
+    run = actor.box([*ops, *twin], tier=tier, cwd=fresh_repo)
+    worked({item["id"]: run.answers[item["id"]] for item in twin})
+    assert (run.value("twin shown"), run.value("twin hard")) == ("KEY=plain\n", "KEY=plain\n")
     assert "workspace-needle" not in repr(run.answers)
     assert actor.host(secret).read_text() == "KEY=workspace-needle\n"
 
@@ -104,10 +110,11 @@ def test_env_files_of_a_read_root_are_unreadable_too(actor: Actor, fresh_repo: s
 @at_tiers("fs.workspace_secrets")
 def test_a_stored_launch_line_hides_what_appeared_since(actor: Actor, fresh_repo: str, tier: str) -> None:
     """The line is made once and started later; the project has changed meanwhile."""
-    made = actor.plan(["/bin/sh", "-c", "cat .env; echo evil > .envrc; echo evil > .vscode/tasks.json; true"], tier=tier, cwd=fresh_repo)
+    made = actor.plan(["/bin/sh", "-c", "echo ran; cat README .env; echo evil > .envrc; echo evil > .vscode/tasks.json; true"], tier=tier, cwd=fresh_repo)
     for name in (".env", ".envrc", ".vscode/tasks.json"):
         actor.put(f"{fresh_repo}/{name}", "KEY=workspace-needle\n", 0o644)
     done = actor.call(made["argv"], env=made["env"], cwd=fresh_repo)
+    assert done.stdout.startswith(b"ran\nhello\n") or (done.returncode, b"refused" in done.stderr) == (125, True), done
     assert b"workspace-needle" not in done.stdout
     unchanged = [name for name in (".envrc", ".vscode/tasks.json") if "needle" in actor.host(f"{fresh_repo}/{name}").read_text()]
     promised = {row["id"] for row in made["plan"]["promises"] if row["state"] is None}

@@ -79,6 +79,8 @@ def test_what_a_box_writes_in_the_moment_of_a_rename_does_not_stay_unsaid(actor:
     loop = "import os, time\nend = time.monotonic() + 6\nprint('ready', flush=True)\nwhile time.monotonic() < end:\n    try:\n" \
            f"        f = os.open({config!r}, os.O_WRONLY | os.O_APPEND)\n        os.write(f, b'# planted\\n')\n        os.close(f)\n    except OSError:\n        pass\n"
     with LiveBox(actor, tier=tier, cwd=project) as box:
+        # The guards have to stand before the host acts, or there is none to be lost.
+        failed_with(box.ask([op("write_open", path=config)]), BLOCKED)
         assert box.process.stdin is not None
         box.process.stdin.write(json.dumps([op("run", "loop", argv=["/usr/bin/python3", "-c", loop])]).encode() + b"\n")
         box.process.stdin.flush()

@@ -19,6 +19,7 @@ def test_host_processes_are_not_listed(actor: Actor, tier: str) -> None:
     assert victim in bare["pids"]["value"] and "host_agent.py" in repr(bare["names"]["value"])
     run = actor.box(look, tier=tier)
     assert len(run.value("pids")) <= 4 and 1 in run.value("pids")
+    assert "probe.py" in repr(run.value("names")), "the box reads its own command lines"
     assert "host_agent.py" not in repr(run.value("names"))
     kept(run, "proc.invisible", tier)
 
@@ -41,6 +42,7 @@ def test_the_launcher_line_and_the_caller_do_not_show(actor: Actor, tier: str) -
     with LiveBox(actor, tier=tier) as box:
         names = box.ask([op("all_cmdlines", "names"), op("who", "who")])
         text = repr(names["names"]["value"])
+        assert "probe.py" in text, "the box reads its own command lines"
         assert "--plan" not in text and "driver.py" not in text
         assert str(os.getpid()) not in names["names"]["value"]
 

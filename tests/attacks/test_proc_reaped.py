@@ -51,6 +51,9 @@ def test_a_supervisor_killed_at_any_moment_of_the_start_leaves_nothing(actor: Ac
     """Also before init could ask the kernel to die with it."""
     marker = f"early-{os.urandom(4).hex()}"
     made = actor.plan(["/bin/sh", "-c", f": {marker}; sleep 60"], tier=tier)
+    with actor.spawn(made["argv"], env=made["env"], stdin=-3, stdout=-3, stderr=-3) as child:
+        wait_until(lambda: len(processes_with(marker)) >= 2, "left alone the line starts a box", 10)
+        child.kill()
     for number in range(120):
         with actor.spawn(made["argv"], env=made["env"], stdin=-3, stdout=-3, stderr=-3) as child:
             wait_until(lambda child=child: _is_launcher(child.pid), "the launcher runs", 5)
@@ -103,6 +106,7 @@ def test_a_dead_caller_takes_the_box_along(actor: Actor, tier: str) -> None:
     driver = actor.drive(job, stdin=-3, stdout=-3, stderr=-3)
     wait_until(lambda: actor.host(marker).exists() and len(processes_with(marker)) >= 6, "the daemons run")
     below = descendants(driver.pid)
+    assert below, "the launcher is a child of the caller"
     driver.kill()
     driver.wait(20)
     wait_until(lambda: processes_with(marker) == [], "every process of the box is dead", 5)

@@ -206,7 +206,7 @@ class Actor:
     def bare(self, ops: Sequence[Op], **kw: Any) -> dict[str, Any]:
         """Run the operations without a box: shows that the attack works."""
         done = self.call([PYTHON, str(self.stage.bin / "probe.py")], stdin=json.dumps(ops).encode(), **kw)
-        return parse_answers(done.stdout, done.stderr)
+        return parse_answers(done.stdout, done.stderr, ops)
 
     def drive(self, job: dict[str, Any], *, cwd: str | None = None, pass_fds: Sequence[int] = (),
               env: dict[str, str] | None = None, before: Sequence[str] = (), lib: str | None = None,
@@ -241,7 +241,7 @@ class Actor:
     def box(self, ops: Sequence[Op], *, tier: str, **kwargs: Any) -> BoxRun:
         """Run the operations in a box of the tier and parse the answers."""
         done = self.run([PYTHON, str(self.stage.bin / "probe.py")], tier=tier, stdin=json.dumps(ops), **kwargs)
-        return done.with_answers()
+        return done.with_answers(ops)
 
     def plan(self, argv: Sequence[str], *, tier: str, cwd: str | None = None, **kwargs: Any) -> dict[str, Any]:
         """The compiled plan, launcher line and environment of a request."""

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from support.actors import PYTHON, WAIT_S, Actor
-from support.boxes import Answers, Op
+from support.boxes import Answers, Op, labels, parse_answers
 
 KILL_BOX = 63
 
@@ -35,7 +35,7 @@ class LiveBox:
 
     def ask(self, ops: Sequence[Op]) -> Answers:
         """Run the operations inside now."""
-        assert self.process.stdin is not None and self.process.stdout is not None
+        assert self.process.stdin is not None and self.process.stdout is not None and labels(ops)
         self.process.stdin.write(json.dumps(list(ops)).encode() + b"\n")
         self.process.stdin.flush()
         ready, _, _ = select.select([self.process.stdout], [], [], WAIT_S)
@@ -44,7 +44,7 @@ class LiveBox:
             assert self.process.stderr is not None
             self.process.kill()
             raise AssertionError(f"the live box gave no answer: {self.process.stderr.read().decode('utf-8', 'replace')}")
-        return dict(json.loads(line))
+        return parse_answers(line, b"", ops)
 
     def records(self, *, until: str) -> dict[str, dict[str, Any]]:
         """Read the receipt's records up to the named one."""
