@@ -35,8 +35,7 @@ def resolve(path: str, binds: Mapping[str, str]) -> str:
 
 def bind_args(row: Mapping[str, Any], source: str, target: str) -> list[str]:
     """A bind row, read-only or not, optional or not."""
-    absent_mask = not row["create"] and not os.path.lexists(target)
-    if row["optional"] and (absent_mask or not os.path.lexists(source)):
+    if row["optional"] and not os.path.lexists(source):
         return []
     return ["--ro-bind" if "ro" in row["attrs"] else "--bind", source, target]
 

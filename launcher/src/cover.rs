@@ -20,15 +20,9 @@ use crate::sockets;
 pub struct Covers {
     pub dirs: Vec<String>,
     pub files: Vec<String>,
-    /// Sockets inside write roots, where nothing else may be hidden: each gets an
-    /// inert file that is watched like a guard, since its server may bind anew.
-    pub watched: Vec<String>,
-}
-
-impl Covers {
-    pub fn guards(&self) -> Vec<Guard> {
-        self.watched.iter().map(|path| Guard { path: path.clone(), read_only: true, cover: true }).collect()
-    }
+    /// Watched like guards of the plan. Sockets inside write roots, where nothing
+    /// else may be hidden: each gets an inert file, since its server may bind anew.
+    pub guards: Vec<Guard>,
 }
 
 /// The sockets that are reachable by the plan as it stands.
@@ -52,7 +46,8 @@ pub fn find(plan: &Plan, cwd: &str) -> Result<Covers, Refusal> {
     let mut dirs = cover.dirs.iter().map(|dir| nameable(dir)).collect::<Result<Vec<_>, _>>()?;
     dirs.dedup();
     let files = cover.files.iter().map(|file| text(file)).collect::<Result<_, _>>()?;
-    Ok(Covers { dirs, files, watched: watched.map(|path| text(path)).collect::<Result<_, _>>()? })
+    let inert = |path: &PathBuf| Ok(Guard { path: text(path)?, read_only: true, cover: true });
+    Ok(Covers { dirs, files, guards: watched.map(inert).collect::<Result<_, Refusal>>()? })
 }
 
 #[derive(PartialEq)]

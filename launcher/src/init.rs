@@ -144,7 +144,7 @@ fn cover_sockets(control: RawFd, root: &mounts::Root) -> Result<Vec<Guard>, Refu
     let covers: Covers = serde_json::from_str(&text).map_err(invalid)?;
     covers.dirs.iter().try_for_each(|dir| overlay::cover(root, dir))?;
     covers.files.iter().try_for_each(|file| overlay::cover_file(root, file))?;
-    Ok(covers.guards())
+    Ok(covers.guards)
 }
 
 /// Its own group: else kill(0, …) from inside reaches the caller's pipeline.

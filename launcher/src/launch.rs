@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::appear;
 use crate::args::{self, Args};
 use crate::init::{self, Start};
 use crate::inside::Inside;
@@ -149,10 +150,11 @@ impl Session {
         let plan = &self.loaded.plan;
         userns::map_box(box_.init, plan.ids)?;
         order(box_, &control::Order::Build)?;
-        let covers = cover::find(plan, &self.cwd)?;
+        let mut covers = cover::find(plan, &self.cwd)?;
+        covers.guards.extend(appear::find(plan)?);
         let text =
             serde_json::to_string(&covers).map_err(|e| Refusal::new("mount_denied", "covers").detail(e.to_string()))?;
-        box_.guards.extend(covers.guards());
+        box_.guards.extend(covers.guards);
         order(box_, &control::Order::Cover(text))?;
         if !box_.guards.is_empty() {
             match Entrance::open(box_.init) {

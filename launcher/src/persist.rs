@@ -7,7 +7,7 @@
 //! it looks at. Fails closed: what could not be looked at, or was cut by a bound,
 //! is reported as degraded, never as unchanged. Next: persist/walk.rs.
 
-mod walk;
+pub mod walk;
 
 use std::io;
 use std::os::fd::AsRawFd;

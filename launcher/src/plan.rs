@@ -12,9 +12,10 @@ use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::appear::Appearing;
 use crate::report::Refusal;
 use crate::steps::env::EnvPolicy;
 
@@ -51,6 +52,7 @@ pub struct Plan {
     pub executable: Option<String>,
     pub hostname: String,
     pub persistence: Vec<Persistence>,
+    pub appearing: Vec<Appearing>,
     pub promises: Vec<PlanPromise>,
     pub record: serde_json::Map<String, serde_json::Value>,
 }
@@ -94,13 +96,13 @@ pub enum GuardLost {
     End,
 }
 
-#[derive(Debug, Deserialize, Clone)]
+#[derive(Debug, Deserialize, Serialize, Clone)]
 #[serde(deny_unknown_fields)]
 pub struct Guard {
     pub path: String,
     pub read_only: bool,
-    /// Not of a plan: a socket of the host that is covered by an inert file.
-    #[serde(skip)]
+    /// Only of guards that the launcher adds: what is there is covered by something inert.
+    #[serde(default)]
     pub cover: bool,
 }
 
@@ -386,7 +388,8 @@ fn finish(mut plan: Plan, binds: &BTreeMap<String, String>) -> Result<Plan, Refu
     }
     let rows = plan.mounts.iter_mut().flat_map(Row::paths_mut);
     let guards = plan.guards.iter_mut().map(|g| &mut g.path);
-    let roots = plan.persistence.iter_mut().map(|p| &mut p.root);
+    let watched = plan.persistence.iter_mut().map(|p| &mut p.root);
+    let roots = watched.chain(plan.appearing.iter_mut().map(|a| &mut a.root));
     let rules = plan.landlock.iter_mut().flat_map(|l| l.rules.iter_mut().map(|r| &mut r.path));
     for path in rows.chain(guards).chain(roots).chain(rules).chain([&mut plan.cwd]).chain(plan.executable.as_mut()) {
         substitute(path, binds)?;
@@ -399,6 +402,9 @@ fn finish(mut plan: Plan, binds: &BTreeMap<String, String>) -> Result<Plan, Refu
     check_namespaces(&plan)?;
     if plan.fds.windows(2).any(|w| w[0] >= w[1]) || plan.fds.iter().any(|fd| *fd < 3) {
         return Err(invalid("fds", "not sorted, or below 3"));
+    }
+    if plan.guards.iter().any(|guard| guard.cover) {
+        return Err(invalid("guards.cover", "true: only the launcher adds such guards"));
     }
     if plan.persistence.iter().any(|p| p.mode != "report") {
         return Err(invalid("persistence.mode", "only `report` is known"));

@@ -4,7 +4,7 @@
 //! `io::Result`, so a kernel that answers ENOSYS refuses the launch like any
 //! other error. Constants that libc lacks are given with their header.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
@@ -28,6 +28,15 @@ pub const MOUNT_ATTR_IDMAP: u64 = 0x0010_0000;
 pub const RESOLVE_NO_MAGICLINKS: u64 = 0x2;
 pub const RESOLVE_NO_SYMLINKS: u64 = 0x4;
 pub const RESOLVE_IN_ROOT: u64 = 0x10;
+
+/// What a symbolic link says. readlink(2): at most PATH_MAX bytes.
+pub fn link_target(dir: RawFd, name: &CStr) -> io::Result<Vec<u8>> {
+    let mut target = vec![0u8; libc::PATH_MAX as usize];
+    // SAFETY: name and buffer live through the call, which writes at most the length given.
+    let size = unsafe { libc::readlinkat(dir, name.as_ptr(), target.as_mut_ptr().cast(), target.len()) };
+    target.truncate(check(size as i64)? as usize);
+    Ok(target)
+}
 
 pub fn cstr(text: &str) -> io::Result<CString> {
     CString::new(text).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))

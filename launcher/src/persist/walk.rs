@@ -67,6 +67,12 @@ impl Node {
         Ok(())
     }
 
+    /// The nodes that a name of the top fits.
+    pub fn of<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a Node> {
+        let globs = self.globs.iter().filter(|(pattern, _)| matches(pattern, name, Case::Exact));
+        self.literals.get(name).into_iter().chain(globs.map(|(_, node)| node))
+    }
+
     fn has_children(&self) -> bool {
         self.recursive || !self.literals.is_empty() || !self.globs.is_empty()
     }
@@ -84,6 +90,13 @@ pub struct Seen {
 pub fn look_at(root: RawFd, names: &Node) -> Seen {
     let mut walk = Walk { seen: Seen::default(), left: ROOT_ENTRIES };
     walk.children(root, b"", names);
+    walk.seen
+}
+
+/// Looks at one name of an open root and at what `node` names below it.
+pub fn look_in(root: RawFd, name: &[u8], node: &Node) -> Seen {
+    let mut walk = Walk { seen: Seen::default(), left: ROOT_ENTRIES };
+    walk.visit(root, b"", name, node);
     walk.seen
 }
 
@@ -267,7 +280,7 @@ fn open_dir(dir: RawFd, name: &CStr) -> io::Result<OwnedFd> {
 
 /// Names of a directory, at most `most`, and whether there were more. The
 /// descriptor's own position is used, so it is rewound first.
-fn list_dir(dir: RawFd, most: usize) -> io::Result<(Vec<Vec<u8>>, bool)> {
+pub fn list_dir(dir: RawFd, most: usize) -> io::Result<(Vec<Vec<u8>>, bool)> {
     // SAFETY: takes no pointer.
     if unsafe { libc::lseek(dir, 0, libc::SEEK_SET) } < 0 {
         return Err(io::Error::last_os_error());

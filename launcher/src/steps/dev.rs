@@ -50,11 +50,10 @@ pub fn devices(root: &mut Root, target: &str, shm_size_bytes: u64) -> Result<(),
 }
 
 fn bind_node(dev: RawFd, name: &str) -> io::Result<()> {
-    let source = sys::open_host(&format!("/dev/{name}"))?;
-    if sys::fstat(source.as_raw_fd())?.st_mode & libc::S_IFMT != libc::S_IFCHR {
+    let tree = sys::clone_tree_at(libc::AT_FDCWD, &format!("/dev/{name}"))?;
+    if sys::fstat(tree.as_raw_fd())?.st_mode & libc::S_IFMT != libc::S_IFCHR {
         return Err(io::Error::from_raw_os_error(libc::ENODEV));
     }
-    let tree = sys::clone_tree(source.as_raw_fd(), false)?;
     mounts::make_node_at(dev, name, libc::S_IFREG | 0o600)?;
     sys::attach_at(tree.as_raw_fd(), dev, name)
 }

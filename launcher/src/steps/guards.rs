@@ -40,7 +40,7 @@ pub fn place_all(root: RawFd, guards: &[Guard]) -> Result<Vec<Placed>, Refusal> 
 pub fn place(root: RawFd, guard: &Guard) -> io::Result<u64> {
     let point = open(root, &guard.path)?;
     let tree = match guard.cover {
-        true => sys::clone_tree(open(root, "/dev/null")?.as_raw_fd(), false)?,
+        true => inert(root, &point)?,
         false => sys::clone_tree(point.as_raw_fd(), true)?,
     };
     if guard.read_only {
@@ -48,6 +48,17 @@ pub fn place(root: RawFd, guard: &Guard) -> io::Result<u64> {
     }
     sys::attach(tree.as_raw_fd(), point.as_raw_fd())?;
     sys::mount_id(tree.as_raw_fd())
+}
+
+/// What covers an object: an empty directory that nobody may list, or a device that `nodev` keeps shut.
+fn inert(root: RawFd, point: &OwnedFd) -> io::Result<OwnedFd> {
+    if sys::fstat(point.as_raw_fd())?.st_mode & libc::S_IFMT == libc::S_IFDIR {
+        let shut = sys::MOUNT_ATTR_NODEV | sys::MOUNT_ATTR_NOSUID | sys::MOUNT_ATTR_NOEXEC;
+        return sys::new_fs("tmpfs", &[("mode", Some("0")), ("size", Some("4096"))], shut);
+    }
+    let tree = sys::clone_tree(open(root, "/dev/null")?.as_raw_fd(), false)?;
+    sys::set_attrs(tree.as_raw_fd(), sys::MOUNT_ATTR_NODEV, false, None)?;
+    Ok(tree)
 }
 
 impl Placed {

@@ -6,6 +6,7 @@
 //! meanwhile changes nothing. A row that cannot be had refuses the launch.
 //! Overlays: `overlay.rs`; /dev and /proc: `dev.rs`; guards: `guards.rs`.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -28,6 +29,9 @@ pub struct Root {
     tmpfs: BTreeMap<String, OwnedFd>,
     /// Their mount ids.
     own: Vec<u64>,
+    /// Directories on them, by path. Rows come by depth, so that nothing is mounted
+    /// over one of these once a row below it was placed.
+    dirs: RefCell<BTreeMap<String, OwnedFd>>,
     /// Mounts that become read-only when all rows are placed, besides the sealed ones.
     later: Vec<String>,
     /// An overlay was refused and its entries were bound one by one.
@@ -74,7 +78,7 @@ fn new_root(row: &Row, prepared: Prepared) -> Result<Root, Refusal> {
     };
     let old = sys::open_host("/").map_err(|e| denied("open of", "/", &e))?;
     sys::attach(fd.as_raw_fd(), old.as_raw_fd()).map_err(|e| denied("root on", "/", &e))?;
-    Ok(Root { fd, prepared, tmpfs, own, later: vec![], snapshot: false })
+    Ok(Root { fd, prepared, tmpfs, own, dirs: RefCell::default(), later: vec![], snapshot: false })
 }
 
 impl Root {
@@ -110,10 +114,6 @@ impl Root {
 
     fn bind(&mut self, row: &Row) -> Result<(), Refusal> {
         let Row::Bind { source, target, attrs, kind, recursive, optional, create, .. } = row else { return Ok(()) };
-        // A mask of a name that is not there now: nothing to hide.
-        if *optional && !create && self.open(target).is_err_and(|e| e.raw_os_error() == Some(libc::ENOENT)) {
-            return Ok(());
-        }
         let tree = match self.source_tree(source, *kind, *recursive) {
             Err(e) if *optional && e.is("source_missing") => return Ok(()),
             other => other?,
@@ -123,9 +123,9 @@ impl Root {
             sys::set_attrs(tree.as_raw_fd(), bits, *recursive, None)
                 .map_err(|e| denied("attributes of", source, &e))?;
         }
-        let dir = self.mount_point(target, create.then(|| is_dir(tree.as_raw_fd())))?;
-        sys::attach(tree.as_raw_fd(), dir.as_raw_fd())
-            .map_err(|e| Refusal::new("mount_denied", format!("bind {source} on {target}")).io(&e))
+        self.hang(&tree, target, create.then(|| is_dir(tree.as_raw_fd())), |e| {
+            Refusal::new("mount_denied", format!("bind {source} on {target}")).io(e)
+        })
     }
 
     /// The detached tree for a source: prepared by real root, or cloned here.
@@ -135,8 +135,25 @@ impl Root {
 
     /// Puts a detached mount on `target`, which is created when the row says so.
     pub fn put(&self, mount: &OwnedFd, target: &str, create: bool) -> Result<(), Refusal> {
-        let dir = self.mount_point(target, create.then_some(true))?;
-        sys::attach(mount.as_raw_fd(), dir.as_raw_fd()).map_err(|e| denied("mount on", target, &e))
+        self.hang(mount, target, create.then_some(true), |e| denied("mount on", target, e))
+    }
+
+    /// Hangs a detached mount on `target`; `create` says what is made for it (directory or file).
+    fn hang(
+        &self,
+        mount: &OwnedFd,
+        target: &str,
+        create: Option<bool>,
+        fail: impl Fn(&io::Error) -> Refusal,
+    ) -> Result<(), Refusal> {
+        let (parent, name) = split(target);
+        if let Some((directory, dir)) = create.and_then(|directory| Some((directory, self.own_dir(parent).ok()?))) {
+            if make_at(dir, name, directory).is_ok() {
+                return sys::attach_at(mount.as_raw_fd(), dir, name).map_err(|e| fail(&e));
+            }
+        }
+        let point = self.mount_point(target, create)?;
+        sys::attach(mount.as_raw_fd(), point.as_raw_fd()).map_err(|e| fail(&e))
     }
 
     /// Opens a mount point in the new root; `create` says as what (directory or file).
@@ -160,28 +177,40 @@ impl Root {
     /// or not ours to litter, so this can only succeed on a tmpfs of the plan.
     fn create(&self, path: &str, directory: bool) -> io::Result<()> {
         let (parent, name) = split(path);
-        let dir = match self.open(parent) {
+        make_at(self.own_dir(parent)?, name, directory)
+    }
+
+    /// A directory on a tmpfs of the plan, made with its parents if it is missing.
+    fn own_dir(&self, path: &str) -> io::Result<RawFd> {
+        if let Some(dir) = self.dirs.borrow().get(path) {
+            return Ok(dir.as_raw_fd());
+        }
+        let dir = match self.open(path) {
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {
-                self.create(parent, true)?;
-                self.open(parent)?
+                self.create(path, true)?;
+                self.open(path)?
             }
             other => other?,
         };
         self.on_own_tmpfs(dir.as_raw_fd())?;
-        if directory {
-            make_dir_at(dir.as_raw_fd(), name, 0o755)
-        } else {
-            make_node_at(dir.as_raw_fd(), name, libc::S_IFREG | 0o600)
-        }
+        let fd = dir.as_raw_fd();
+        self.dirs.borrow_mut().insert(path.to_string(), dir);
+        Ok(fd)
     }
 
     fn make_dir(&self, target: &str, mode: &str) -> Result<(), Refusal> {
-        let dir = self.mount_point(target, Some(true))?;
+        let (parent, name) = self.parent_of(target)?;
+        let mode = octal(mode)?;
+        if make_dir_at(parent, name, mode).is_ok() {
+            return Ok(());
+        }
+        // It is there as the parent of an earlier row.
+        let dir = self.open(target).map_err(|e| missing_point(target, &e))?;
         self.on_own_tmpfs(dir.as_raw_fd()).map_err(|e| missing_point(target, &e))?;
         let path =
             sys::cstr(&format!("/proc/self/fd/{}", dir.as_raw_fd())).map_err(|e| denied("mode of", target, &e))?;
         // SAFETY: path outlives the call. fchmod refuses O_PATH descriptors, hence the name in /proc.
-        let ret = unsafe { libc::chmod(path.as_ptr(), octal(mode)?) };
+        let ret = unsafe { libc::chmod(path.as_ptr(), mode) };
         sys::check(i64::from(ret)).map(drop).map_err(|e| denied("mode of", target, &e))
     }
 
@@ -190,20 +219,18 @@ impl Root {
         let (to, name) = (sys::cstr(to), sys::cstr(name));
         let (Ok(to), Ok(name)) = (to, name) else { return Err(Refusal::new("plan_invalid", target)) };
         // SAFETY: both strings outlive the call.
-        let ret = unsafe { libc::symlinkat(to.as_ptr(), dir.as_raw_fd(), name.as_ptr()) };
+        let ret = unsafe { libc::symlinkat(to.as_ptr(), dir, name.as_ptr()) };
         sys::check(i64::from(ret)).map(drop).map_err(|e| denied("link at", target, &e))
     }
 
     pub fn file(&self, target: &str, mode: &str, content: &str) -> Result<(), Refusal> {
         let (dir, name) = self.parent_of(target)?;
-        write_at(dir.as_raw_fd(), name, octal(mode)?, content.as_bytes()).map_err(|e| denied("file at", target, &e))
+        write_at(dir, name, octal(mode)?, content.as_bytes()).map_err(|e| denied("file at", target, &e))
     }
 
-    fn parent_of<'a>(&self, target: &'a str) -> Result<(OwnedFd, &'a str), Refusal> {
+    fn parent_of<'a>(&self, target: &'a str) -> Result<(RawFd, &'a str), Refusal> {
         let (parent, name) = split(target);
-        let dir = self.mount_point(parent, Some(true))?;
-        self.on_own_tmpfs(dir.as_raw_fd()).map_err(|e| missing_point(target, &e))?;
-        Ok((dir, name))
+        Ok((self.own_dir(parent).map_err(|e| missing_point(target, &e))?, name))
     }
 
     /// Nothing is ever created in the user's tree, which may be a tmpfs, too: the
@@ -341,6 +368,13 @@ pub fn make_dir_at(dir: RawFd, name: &str, mode: libc::mode_t) -> io::Result<()>
     let name = sys::cstr(name)?;
     // SAFETY: name outlives the call.
     sys::check(i64::from(unsafe { libc::mkdirat(dir, name.as_ptr(), mode) })).map(drop)
+}
+
+fn make_at(dir: RawFd, name: &str, directory: bool) -> io::Result<()> {
+    match directory {
+        true => make_dir_at(dir, name, 0o755),
+        false => make_node_at(dir, name, libc::S_IFREG | 0o600),
+    }
 }
 
 /// mknodat(2) with device 0: a regular file, or the whiteout (character device 0/0).

@@ -86,14 +86,10 @@ fn bind(source: &OwnedFd, into: RawFd, name: &str) -> io::Result<()> {
 
 fn copy_link(from: RawFd, into: RawFd, name: &str) -> io::Result<()> {
     let name = sys::cstr(name)?;
-    let mut target = vec![0u8; libc::PATH_MAX as usize];
-    // SAFETY: name and buffer live through the calls; readlinkat writes at most the length given.
-    unsafe {
-        let size = sys::check(libc::readlinkat(from, name.as_ptr(), target.as_mut_ptr().cast(), target.len()) as i64)?;
-        target.truncate(size as usize);
-        let target = std::ffi::CString::new(target).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-        sys::check(i64::from(libc::symlinkat(target.as_ptr(), into, name.as_ptr()))).map(drop)
-    }
+    let target = std::ffi::CString::new(sys::link_target(from, &name)?);
+    let target = target.map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    // SAFETY: both strings live through the call.
+    unsafe { sys::check(i64::from(libc::symlinkat(target.as_ptr(), into, name.as_ptr()))).map(drop) }
 }
 
 fn make_dirs(into: RawFd, path: &str) -> io::Result<()> {

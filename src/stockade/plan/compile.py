@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 
 from stockade.frozen import dataclass, field
 from stockade.plan import (
+    appearing,
     canonical,
     discover,
     gitfacts,
@@ -92,15 +93,16 @@ def compile_plan(resolved: Resolved, host: HostFacts, decision: Decision,
     own.check_reads(want)
     hidden, opened = hiding.survey(want)
     found = guards.collect(want, hidden, repositories)
-    if stored:
-        guards.add_later(found, want)
     _watch(want, found.repositories.values())
     command = _command(want)
     tools = strict.toolchains(want, command) if want.strict else []
     want = narrow.apply(want, resolved, found, hidden)
     promises = promise_rows(want, opened, found.lost)
     table = _table(want, hidden, found, (command, tools), resolved)
-    plan = {**_plan(want, _within_memory(table.finish(), want), found, command, keep_env), "promises": promises}
+    later = appearing.plan_rows(want) if stored else []
+    plan = {**_plan(want, _within_memory(table.finish(), want), found, command, keep_env), "promises": promises,
+            "appearing": later}
+    _parametrise(plan, want.workspace)
     inputs.make_cache_dirs(want, resolved)
     data = canonical.canonical(plan)
     return Compiled(
@@ -146,7 +148,7 @@ def _table(want: Want, hidden: tuple[hiding.Hidden, ...], found: guards.Guards,
     writeroots.add(table, want, found.mounted)
     linux.sockets(table, want)
     for path, is_dir in sorted(found.masks.items()):
-        table.add(rows.mask(path, is_dir=is_dir, optional=path in found.later))
+        table.add(rows.mask(path, is_dir=is_dir))
     return table
 
 
@@ -173,7 +175,7 @@ def _plan(want: Want, table: list[rows.Row], found: guards.Guards, command: disc
         # One owner for nearly all rows stands in `ids`; a row names only another one.
         if row.get("owner") == list(want.ids.owner):
             del row["owner"]
-    return _parametrise(plan, want.workspace)
+    return plan
 
 
 def _ids(want: Want) -> dict[str, Any]:
@@ -196,10 +198,10 @@ def _executable(want: Want, table: list[rows.Row], command: discover.Command) ->
     return command.canonical if shown else None
 
 
-def _parametrise(plan: dict[str, Any], workspace: str | None) -> dict[str, Any]:
+def _parametrise(plan: dict[str, Any], workspace: str | None) -> None:
     """Replace the workspace by ``@ws`` wherever a path lies in it."""
     if workspace is None:
-        return plan
+        return
 
     def short(path: str | None) -> str | None:
         if path is None or not is_below(path, workspace):
@@ -212,14 +214,13 @@ def _parametrise(plan: dict[str, Any], workspace: str | None) -> dict[str, Any]:
                 row[key] = short(row[key])
     for guard in plan["guards"]:
         guard["path"] = short(guard["path"])
-    for item in plan["persistence"]:
+    for item in (*plan["persistence"], *plan["appearing"]):
         item["root"] = short(item["root"])
     for rule in (plan["landlock"] or {"rules": []})["rules"]:
         rule["path"] = short(rule["path"])
     # The real working directory travels on the command line: one plan for every subdirectory.
     plan["cwd"] = "@ws" if is_below(plan["cwd"], workspace) else plan["cwd"]
     plan["executable"] = short(plan["executable"])
-    return plan
 
 
 def _binds(want: Want) -> dict[str, str]:

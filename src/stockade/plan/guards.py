@@ -35,16 +35,14 @@ class Guards:
 
     ``mounted``: the write roots that are mounts; a guard's parents are pinned up to the next one.
     ``repositories``: all of the write roots, also nested ones. ``lost``: promise -> why it is not kept.
-    ``later``: those that do not exist yet; the launcher passes over what it does not find.
     """
 
-    __slots__ = ("later", "lost", "masks", "mounted", "notes", "points", "repositories")
+    __slots__ = ("lost", "masks", "mounted", "notes", "points", "repositories")
 
     def __init__(self, repositories: Iterable[gitfacts.Repository] = ()) -> None:
         self.points: set[str] = set()
         self.masks: dict[str, bool] = {}  # path -> is a directory
         self.notes: list[str] = []
-        self.later: frozenset[str] = frozenset()
         self.lost: dict[str, str] = {}
         self.mounted: tuple[str, ...] = ()
         self.repositories = {repo.git_dir: repo for repo in repositories}
@@ -203,34 +201,6 @@ def _too_large(guards: Guards, want: Want, root: str) -> None:
                         "some may be writable; make a smaller directory the write root")
     if want.strict:
         guards.lost["fs.persistence"] = TOO_LARGE
-
-
-def add_later(guards: Guards, want: Want) -> None:
-    """Name what may exist at the top of the roots when a stored plan is started, and does not now."""
-    points = {path for root in want.write for path in _points_to_be(root, want)} if want.guarded else set()
-    roots = [*want.write, *(path for path in want.read if path in want.asked)] if want.strict else []
-    names = [name for entry in load_list("workspace-secrets") for name in (entry.pattern, *entry.examples)
-             if not is_pattern(name)]
-    masks = {os.path.join(root, name) for root in roots if os.path.isdir(root) for name in names}
-    masks = {path for path in masks if not os.path.lexists(path)}
-    guards.points |= points
-    guards.masks.update(dict.fromkeys(masks, False))
-    guards.later = frozenset(points | masks)
-    guards.mounted = writeroots.mounted(want, (*guards.points, *guards.masks))
-
-
-def _points_to_be(root: str, want: Want) -> set[str]:
-    opened = opened_classes(want)
-    found: set[str] = set()
-    for entry in load_list("persistence"):
-        inside = {"workspace": entry.path, "git": f".git/{entry.path}"}.get(entry.scope)
-        # A `.git` that appears later is a repository, which must be written, not the file of that name.
-        if inside is None or inside == ".git" or not entry.guard or entry.klass in opened or is_pattern(inside):
-            continue
-        path = os.path.join(root, inside)
-        if not os.path.lexists(path) and not trail(path)[0]:
-            found.add(path)
-    return found if os.path.isdir(root) and root not in want.homes else set()
 
 
 def inside_home_point(want: Want) -> str | None:

@@ -83,15 +83,15 @@ def seal(target: str) -> Row:
     return {"kind": "seal", "target": target}
 
 
-def mask(path: str, *, is_dir: bool, optional: bool = False) -> Row:
+def mask(path: str, *, is_dir: bool) -> Row:
     """Put an unreadable nothing over a path inside a writable bind.
 
     A character device on a mount with ``nodev`` cannot be opened (EACCES), and an empty
-    directory of mode 0000 cannot be listed. An optional one is for a file that may not be there.
+    directory of mode 0000 cannot be listed.
     """
     if is_dir:
         return tmpfs(path, mode="0000", size_bytes=4096, attrs=SEALED, create=False)
-    return bind("/dev/null", path, attrs=SEALED, recursive=False, optional=optional)
+    return bind("/dev/null", path, attrs=SEALED, recursive=False)
 
 
 def depth(path: str) -> int:

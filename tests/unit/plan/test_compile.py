@@ -263,9 +263,12 @@ def test_the_root_directory_as_a_read_grant_is_a_voiding_one(place: Path) -> Non
 
 
 def test_the_real_etc_replaces_the_one_made_for_the_box(place: Path) -> None:
+    def made(table: dict[str, dict[str, object]]) -> list[str]:
+        return [name for name, row in table.items() if name.startswith("/etc/") and row["kind"] in ("file", "symlink", "dir")]
+
+    assert "/etc/passwd" in made(rows(compiled(place / "work")))
     table = rows(compiled(place / "work", read=["/etc"], accept=["off"]))
-    assert table["/etc"]["kind"] == "bind"
-    assert not any(name.startswith("/etc/") and row["kind"] in ("file", "symlink", "dir") for name, row in table.items())
+    assert table["/etc"]["kind"] == "bind" and made(table) == []
 
 
 def test_a_stored_plan_names_what_does_not_exist_yet(place: Path) -> None:
@@ -274,11 +277,18 @@ def test_a_stored_plan_names_what_does_not_exist_yet(place: Path) -> None:
     (work / "cfg").mkdir()
     (work / ".config").symlink_to("cfg")
     now, later = compiled(work), compiled(work, stored=True)
-    locked = {row["path"] for row in later.plan["guards"] if row["read_only"]}
-    assert {"@ws/.envrc", "@ws/.vscode", "@ws/.git/config", "@ws/.git/hooks", "@ws/.env", "@ws/.env.local"} <= locked
-    assert "@ws/.git" not in locked and "@ws/.config/mise" not in locked
-    assert rows(later)["@ws/.env"]["optional"] and not rows(later)["@ws/.env"]["create"]
-    assert "@ws/.env" not in rows(now) and "@ws/.vscode" not in {row["path"] for row in now.plan["guards"]}
-    standard = compiled(work, stored=True, tier="standard").plan
-    assert standard["guards"] == [] and "@ws/.env" not in {row["target"] for row in standard["mounts"]}
-    assert "@ws/.env" not in rows(compiled(work, stored=True, tier="guarded"))
+    (row,) = later.plan["appearing"]
+    assert row["root"] == "@ws" and {".envrc", ".vscode", ".git/config", ".git/hooks", "*.code-workspace"} <= set(row["guard"])
+    assert ".git" not in row["guard"] and row["shown"] == []
+    assert {".env", ".env.*", "*.tfvars"} <= {mask["pattern"] for mask in row["mask"]}
+    assert "*.example" in next(mask["except"] for mask in row["mask"] if mask["pattern"] == ".env.*")
+    assert now.plan["appearing"] == [] and compiled(work, stored=True, tier="standard").plan["appearing"] == []
+    (guarded,) = compiled(work, stored=True, tier="guarded").plan["appearing"]
+    assert guarded["guard"] == row["guard"] and guarded["mask"] == []
+
+
+def test_a_stored_plan_shows_the_secret_that_was_granted(place: Path) -> None:
+    work = place / "work"
+    (work / ".env").write_text("")
+    (row,) = compiled(work, stored=True, read=[str(work / ".env")]).plan["appearing"]
+    assert row["shown"] == [".env"]
