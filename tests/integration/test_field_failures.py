@@ -166,6 +166,10 @@ def test_planted_modules_and_programs_run_nothing_outside(actor: Actor, fresh_re
     site = f"{actor.home}/.local/lib/python3.11/site-packages"
     actor.put(f"{site}/evil.pth", f"import os; {code}", 0o644)
     env = {**actor.env, "PATH": f"{fresh_repo}/bin:{actor.env['PATH']}", "PYTHONPATH": fresh_repo, "PYTHONSTARTUP": f"{fresh_repo}/struct.py"}
+    for planted in ([PYTHON, "-c", "import struct"], ["git"]):
+        actor.call(planted, cwd=fresh_repo, env=env)
+        assert actor.host(marker).exists(), f"without a box {planted} runs what was planted"
+        actor.remove(marker)
     # The driver starts isolated, as an installed console script does: no user site, no cwd.
     run = actor.run(["/bin/sh", "-c", "echo inside"], tier=tier, cwd=fresh_repo, env=env)
     assert run.stdout == "inside\n", run.raw

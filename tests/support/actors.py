@@ -37,6 +37,8 @@ class World:
 
     def path(self, inside: str | Path) -> Path:
         """The same file, named from the namespace of the test run."""
+        # In a world that has ended no file exists, and every "is not there" would hold.
+        assert self.holder.poll() is None, "the fixture namespace has ended"
         return Path(f"/proc/{self.holder.pid}/root") / str(inside).lstrip("/")
 
     def enter(self, uid: int, gid: int, cwd: str | Path) -> list[str]:

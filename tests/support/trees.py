@@ -15,9 +15,13 @@ Snapshot = dict[str, tuple[object, ...]]
 
 
 def snapshot(root: Path, ignore: tuple[str, ...] = ()) -> Snapshot:
-    """Describe everything below ``root``; ``ignore`` names relative prefixes to leave out."""
+    """Describe everything below ``root``; ``ignore`` names relative prefixes to leave out.
+
+    Raises OSError for a directory that is not there or cannot be listed: two looks at nothing are equal.
+    """
     found: Snapshot = {}
-    for directory, names, files in os.walk(root):
+    os.listdir(root)
+    for directory, names, files in os.walk(root, onerror=_unlisted):
         for name in names + files:
             path = Path(directory) / name
             relative = str(path.relative_to(root))
@@ -25,6 +29,12 @@ def snapshot(root: Path, ignore: tuple[str, ...] = ()) -> Snapshot:
                 found[relative] = _describe(path)
         names[:] = [name for name in names if not str((Path(directory) / name).relative_to(root)).startswith(ignore)]
     return found
+
+
+def _unlisted(error: OSError) -> None:
+    """A directory may go while it is looked for; one that is there has to show its names."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _describe(path: Path) -> tuple[object, ...]:

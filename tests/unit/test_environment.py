@@ -154,4 +154,4 @@ def test_the_plan_object_has_the_keys_of_the_schema() -> None:
     plan = compile_env(resolved(tier=Tier.guarded)).to_plan()
     assert set(plan) == {"mode", "keep", "drop", "drop_values", "set"}
     assert plan["keep"] == sorted(set(plan["keep"])) and plan["drop"] == sorted(set(plan["drop"]))
-    assert all(set(shape) == {"name", "prefix", "charset", "min_len"} for shape in plan["drop_values"])
+    assert plan["drop_values"] and all(set(shape) == {"name", "prefix", "charset", "min_len"} for shape in plan["drop_values"])
