@@ -5,7 +5,7 @@
 //! descriptor of its parent. Fails closed: what cannot be read is listed in
 //! `Seen::unreadable`, what a bound cut off sets `Seen::cut`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString};
 use std::io;
 use std::mem::{offset_of, MaybeUninit};
@@ -17,6 +17,9 @@ use crate::glob::{matches, Case};
 pub const PATTERN_ENTRIES: usize = 2_000;
 /// Entries that all patterns of one root may look at together: nested stars multiply.
 const ROOT_ENTRIES: usize = 16_000;
+/// So many names are asked for one by one; for more a small directory is read instead.
+const FEW: usize = 4;
+const SMALL: usize = 500;
 /// Levels below a `**`.
 pub const DEPTH: usize = 8;
 
@@ -109,8 +112,11 @@ impl Walk {
     /// Names first, stars after them: a box that fills a directory with junk to
     /// use up the bounds cannot hide a name that is spelled out.
     fn children(&mut self, dir: RawFd, at: &[u8], node: &Node) {
+        let there = (node.literals.len() > FEW).then(|| small_listing(dir)).flatten();
         for (name, child) in &node.literals {
-            self.visit(dir, at, name, child);
+            if there.as_ref().is_none_or(|names| names.contains(&name.to_ascii_lowercase())) {
+                self.visit(dir, at, name, child);
+            }
         }
         for (pattern, child) in &node.globs {
             for name in self.list(dir, at, PATTERN_ENTRIES) {
@@ -276,6 +282,14 @@ fn open_dir(dir: RawFd, name: &CStr) -> io::Result<OwnedFd> {
     }
     // SAFETY: the kernel has just given us this descriptor.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Names of a small directory in lower case, or nothing where only a lookup can tell:
+/// in a directory without case (inode flag `F`, chattr(1)) other letters may be the same name.
+fn small_listing(dir: RawFd) -> Option<BTreeSet<Vec<u8>>> {
+    let (names, cut) = list_dir(dir, SMALL).ok()?;
+    let plain = !cut && names.iter().all(|name| name.is_ascii());
+    plain.then(|| names.into_iter().map(|name| name.to_ascii_lowercase()).collect())
 }
 
 /// Names of a directory, at most `most`, and whether there were more. The
