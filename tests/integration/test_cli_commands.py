@@ -391,6 +391,8 @@ def test_doctor_in_a_box_sends_its_reader_outside(actor: Actor) -> None:
     assert [fix["commands"] for fix in found["fixes"]] == [["# on the host, outside the box: stockade doctor"]]
     assert "inside a guarded box, run " in found["fixes"][0]["why"]
     assert {trial["code"] for trial in found["trials"]} == {"nested_unsupported"}
+    said = stockade(actor, "run", "--quiet", "sh", "-c", line.replace("doctor --json", "ps"))
+    assert said.out == "no box can be seen from inside a box\n"
 
 
 def test_doctor_names_what_the_kernel_refuses_and_a_remedy(user: Actor) -> None:

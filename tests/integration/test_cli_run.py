@@ -179,6 +179,7 @@ def test_receipt_minus_lists_every_promise_of_the_tier_as_kept(actor: Actor, tie
     assert said.status == 0 and lines[0] == "output"
     assert lines[1].startswith(f"{tier} · kept {count} of ")
     assert [row[1] for row in rows] == ["kept"] * count
+    assert "limit    core dumps off by RLIMIT_CORE" in said.out and "iB at most" in said.out
 
 
 def test_a_receipt_goes_to_a_descriptor_as_one_document(actor: Actor) -> None:

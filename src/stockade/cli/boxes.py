@@ -15,6 +15,7 @@ from typing import Any
 from stockade.cli.grammar import Parsed
 from stockade.cli.output import Progress, age, clean, emit, paint, say, table
 from stockade.cli.request import state_home
+from stockade.host.active import active
 from stockade.process.spool import Run, Supervisor, pick, runs
 
 _TICK_S = 0.2
@@ -25,13 +26,18 @@ def _runs() -> dict[str, Run]:
         return runs(Path(state_home().audit), bar.step)
 
 
+def _none() -> str:
+    # A box sees no process and no record of the host: silence in here is no answer about out there.
+    return "no box can be seen from inside a box" if active().where == "box" else "no box lives"
+
+
 def ps(parsed: Parsed) -> int:
     """List the boxes that live."""
     rows = [_row(run, pid) for run in _runs().values() if (pid := run.supervisor) is not None]
     if parsed.flag("json"):
         emit("stockade.ps.v1", {"boxes": rows})
         return 0
-    say(f"{len(rows)} box{'' if len(rows) == 1 else 'es'} live" if rows else "no box lives")
+    say(f"{len(rows)} box{'' if len(rows) == 1 else 'es'} live" if rows else _none())
     table([(row["run_id"], age(row["age_s"]), row["tier"], row["net"], " ".join(row["profiles"]) or "-", row["pid"],
             row["command"], row["cwd"]) for row in rows],
           head=("RUN", "AGE", "TIER", "NET", "PROFILE", "PID", "COMMAND", "CWD") if rows else ())

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from stockade.cli.output import clean, paint, say, table
+from stockade.cli.output import clean, paint, say, size, table
 from stockade.errors import ConfigError, Error, LaunchFailed
 from stockade.process.receipt import SCHEMA, Receipt
 
@@ -152,17 +152,26 @@ def _facts(receipt: Receipt, launch: Any) -> Iterator[tuple[str, str]]:
         yield "profile", " ".join(launch["profiles"])
     yield "env", f"{len(launch.get('env_kept', ()))} kept, {len(launch.get('env_dropped', ()))} dropped"
     for limit in launch.get("limits", ()):
-        exact = "" if limit.get("exact") else ", not exact"
-        yield "limit", f"{limit.get('name')} {limit.get('value')} by {limit.get('mechanism')}{exact}"
+        yield "limit", _limit(limit)
     if receipt.plan:
         yield "plan", receipt.plan
+
+
+def _limit(limit: Any) -> str:
+    exact = "" if limit.get("exact") else ", not exact"
+    by = f"by {limit.get('mechanism')}{exact}"
+    if limit.get("name") == "core_bytes":
+        return f"core dumps off {by} (1 byte: at 0 a piped handler would still start)"
+    return f"{limit.get('name')} {limit.get('value')} {by}"
 
 
 def _end(receipt: Receipt, end: Any) -> Iterator[tuple[str, str]]:
     how = f"signal {end['signal']}" if end.get("signal") else f"status {end.get('exit_code')}"
     yield "end", f"{receipt.outcome}, {how}"
-    used = [("wall_ms", "ms wall"), ("cpu_ms", "ms cpu"), ("max_rss_bytes", "bytes")]
-    yield "used", ", ".join(f"{end[key]} {unit}" for key, unit in used if end.get(key) is not None)
+    used = [f"{end[key]} {unit}" for key, unit in (("wall_ms", "ms wall"), ("cpu_ms", "ms cpu"))
+            if end.get(key) is not None]
+    peak = end.get("max_rss_bytes")
+    yield "used", ", ".join([*used, *([f"{size(peak)} at most"] if peak is not None else [])])
     for item in receipt.persistence:
         yield "persistence", f"{item['change']} {os.path.join(item['root'], item['path'])}"
     for word in (*end.get("guard_lost", ()), *end.get("degraded", ())):

@@ -68,7 +68,8 @@ def _path(path: str, request: Request, options: dict[str, Any], *,
           write: bool) -> tuple[Verdict, dict[str, list[str]] | None]:
     verdict = _judge(request, path, write=write)
     for name, value in () if verdict.allowed else verdict.grants:
-        if name == "read" and write:
+        # A question about reading is not answered with the right to change, nor one about changing with less.
+        if name == ("read" if write else "write"):
             continue
         found = _tried({name: [value]}, path, options, write=write)
         if found is not None:
