@@ -98,6 +98,9 @@ FIELD_C = (
     _field("C.tiocsti_high_bits", "TIOCSTI and TIOCLINUX fail also with high bits set in the request", "bubblewrap 142; CVE-2019-10063"),
     _field("C.terminal_as_without", "Ctrl-C, Ctrl-Z, resize, job control and no terminal behave as without the box; signal deaths and 0 are kept", "bubblewrap 369; nono 1739; KiroCrew 21"),
     _field("C.odd_callers", "a caller that ignores SIGCHLD, whose spawning thread exits or which dies early leaves a right answer or nothing", "bubblewrap 692, 705, 633"),
+    _field("C.starved_callers", "under low limits of the caller (processes, file size, descriptors, stack, memory) a box is whole or refused typed, and the next one works", "measured"),
+    _field("C.odd_places", "PATH, HOME or a working directory that is empty, missing, relative, foreign or unreadable widens nothing and runs nothing planted", "measured"),
+    _field("C.closed_streams", "a caller whose standard streams are closed gets a whole box, or a typed refusal, and the command gets no descriptor of the launcher", "measured"),
     _field("C.kernel_side_doors", "a datagram socketpair aimed at a host path and openat2 with a setuid mode fail", "measured"),
 )
 

@@ -190,3 +190,34 @@ def test_a_part_of_a_store_that_is_bound_elsewhere_is_hidden(actor: Actor, tier:
     finally:
         for place in made:
             subprocess.run([*enter, "sh", "-c", f"umount '{place}'; rmdir '{place}' 2>/dev/null || rm -f '{place}'"], check=True)
+
+
+@requirement("fs.credentials")
+@pytest.mark.known_gap("no_root_caller")
+@at_tiers("fs.credentials")
+def test_the_mail_spool_of_the_system_cannot_be_read(actor: Actor, tier: str) -> None:
+    """By the name that programs use, by its older one, and also for mail that comes later."""
+    name = actor.env["USER"]
+    enter = actor.world.enter(0, 0, "/")
+    subprocess.run([*enter, "mount", "-t", "tmpfs", "-o", "mode=1777", "stk", "/var/mail"], check=True)
+    try:
+        actor.put(f"/var/mail/{name}", f"{NEEDLE}\n")
+        ops = [op("read", path=f"/var/mail/{name}"), op("stat", path=f"/var/mail/{name}"), op("read", path=f"/var/spool/mail/{name}"),
+               op("read", "proc root", path=f"/proc/self/root/var/mail/{name}"), op("create", path=f"/var/mail/{name}.lock"), op("list", path="/var/mail/")]
+        worked(actor.bare(ops))
+        # A witness: the search of /var does look where it is allowed to.
+        witness = actor.put(f"{actor.workspace}/witness", f"{NEEDLE}\n", 0o644)
+        find = [op("find", "mail", path="/var/", needle=NEEDLE), op("find", "workspace", path=actor.workspace, needle=NEEDLE)]
+        assert actor.bare(find)["mail"]["value"] == [f"/var/mail/{name}"]
+        with LiveBox(actor, tier=tier, env={**actor.env, "MAIL": f"/var/mail/{name}"}) as box:
+            answers = box.ask([*ops, *find])
+            failed_with(answers, {"ENOENT", "EACCES", "EROFS"}, but={"mail", "workspace"})
+            assert (answers["mail"]["value"], answers["workspace"]["value"]) == ([], [witness])
+            actor.agent.do("replace", path=f"/var/mail/{name}", text=f"{NEEDLE} late\n")
+            actor.agent.do("write", path=f"/var/mail/{name}-late", text=f"{NEEDLE} late\n")
+            late = [*_reads([f"/var/mail/{name}", f"/var/mail/{name}-late"]), op("list", path="/var/mail/")]
+            worked(actor.bare(late))
+            failed_with(box.ask(late), {"ENOENT", "EACCES"})
+        actor.remove(witness)
+    finally:
+        subprocess.run([*enter, "umount", "/var/mail"], check=True)

@@ -70,3 +70,20 @@ def test_the_home_of_another_account_is_not_there(root: Actor, user: Actor, tier
     worked(root.bare(ops))
     run = root.box(ops, tier=tier)
     failed_with(run.answers, {"ENOENT"})
+
+
+@requirement("fs.home", "fs.system")
+@at_tiers("fs.home")
+def test_the_whole_root_is_no_read_grant(actor: Actor, tier: str) -> None:
+    """It would show the home, and no acceptance turns a root that is built from grants into the host's."""
+    secret = actor.put(f"{actor.home}/.new-tool/token", "home-needle-51\n", 0o644)
+    ask = ["cat", secret]
+    assert actor.call(ask).stdout == b"home-needle-51\n"
+    refused = actor.run(ask, tier=tier, read=["/"])
+    assert refused.refused is not None and refused.code == "grant_voids_tier" and refused.refused["hint"], refused.raw
+    assert "fs.home" in refused.refused["missing"], refused.refused
+    every = ["fs.home", "fs.system", "fs.credentials", "fs.own_state", "fs.workspace_secrets", "ipc.sockets", "proc.no_control", "proc.invisible", "kernel.surface"]
+    for spelled in ("/", "//", "/.", "/usr/.."):
+        accepted = actor.run(ask, tier=tier, read=[spelled], accept=every)
+        assert accepted.refused is not None and accepted.code != "internal" and accepted.refused["hint"], (spelled, accepted.raw)
+    assert actor.run(ask, tier=tier, read=[secret]).stdout == "home-needle-51\n"

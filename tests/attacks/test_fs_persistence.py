@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
 from requirements import at_tiers, requirement
 from stockade.rules.load import load_list
-from support.actors import Actor
+from support.actors import PYTHON, Actor
 from support.boxes import Op, failed_with, kept, op, worked
 from support.lists import entry_paths, without_parents
 from support.live import LiveBox
@@ -284,3 +285,29 @@ def test_a_write_root_that_is_itself_a_persistence_point_is_not_given_in_silence
     accepted = actor.run(["true"], tier=tier, cwd=path, accept=["fs.persistence"])
     assert accepted.code is not None or accepted.state("fs.persistence") in ("waived", "kept"), accepted.raw
     actor.remove(existing)
+
+
+# The line that matters is the last one, behind more than anybody writes by hand.
+LARGE = {"10,000 lines": "[alias]\n" + "".join(f"\ta{number} = status\n" for number in range(10_000)),
+         "a megabyte": "[x]\n" + f"\tk = {'v' * 1000}\n" * 1000, "one long line": f"[x]\n\tk = {'v' * 1_000_000}\n",
+         "10,000 includes": "[include]\n" + "".join(f"\tpath = /nonexistent/{number}\n" for number in range(10_000)), "small": ""}
+
+
+@requirement("fs.persistence", "B.git_without_hooks")
+@pytest.mark.parametrize(("tier", "size"), [("guarded", "small"), *(("strict", size) for size in LARGE)])
+def test_a_large_git_configuration_of_the_home_hides_no_hook(actor: Actor, fresh_repo: str, tier: str, size: str) -> None:
+    """The hook that it names at its end is guarded, or the promise is not claimed; nothing takes long."""
+    hook = actor.put(f"{fresh_repo}/tools/hooks/pre-commit", "#!/bin/sh\n", 0o755)
+    config = actor.put(f"{actor.home}/.gitconfig", f"{LARGE[size]}[core]\n\thooksPath = tools/hooks\n", 0o644)
+    assert actor.sh("git config core.hooksPath", cwd=fresh_repo) == "tools/hooks\n"
+    attack = [op("rewrite", path=hook)]
+    worked(actor.bare(attack, cwd=fresh_repo))
+    started = time.monotonic()
+    run = actor.run([PYTHON, str(actor.stage.bin / "probe.py")], tier=tier, cwd=fresh_repo, stdin=json.dumps(attack))
+    took = time.monotonic() - started
+    actor.remove(config)
+    assert took < 10
+    if run.refused is not None:
+        assert size != "small" and run.code == "promise_not_kept" and "fs.persistence" in run.refused["text"], run.raw
+    elif run.state("fs.persistence") == "kept":
+        failed_with(run.with_answers(attack).answers, BLOCKED)

@@ -1,0 +1,92 @@
+"""A caller with low limits: the box is whole or refused with a typed reason, never a weaker one.
+
+A limit that makes a step of the launch fail must not make it fail softly. The attack uses nothing
+but built-in commands of the shell, so it works under every limit without a box.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from requirements import at_tiers, requirement
+from support.actors import Actor
+
+NEEDLE = "starved-needle"
+WHOLE = "started\nended\n"
+BARE = f"started\nread {NEEDLE}\nwrote\nended\n"
+# What the limit counts is said in the shell's own unit (KiB for stack and memory).
+LIMITS = ("-u 1", "-u 3", "-u 8", "-f 0", "-f 1", "-n 4", "-n 8", "-n 12", "-n 20", "-n 32", "-s 32", "-s 64", "-s 512", "-v 4000", "-v 50000")
+# Enough for every box: here a refusal is a fault as well.
+ENOUGH = ("-u 4000", "-f 100000", "-n 64", "-s 64", "-v 200000")
+
+
+def _limited(limit: str) -> list[str]:
+    return ["/bin/bash", "-c", f'ulimit {limit} || exit 77; exec "$@"', "bash"]
+
+
+@pytest.fixture
+def attack(actor: Actor) -> Iterator[list[str]]:
+    """Reads a key of the state home and makes a file in a directory that was not granted."""
+    key = actor.put(f"{actor.home}/.local/state/stockade/keys/starved", f"{NEEDLE}\n")
+    made = f"{actor.elsewhere}/starved"
+    script = f"echo started; {{ read key < {key} && echo read $key; }} 2>&-; {{ true > {made} && echo wrote; }} 2>&-; echo ended"
+    yield ["/bin/sh", "-c", script]
+    actor.remove(key)
+    actor.remove(made)
+
+
+def _works_without(actor: Actor, attack: list[str], limit: str) -> None:
+    bare = actor.call([*_limited(limit), *attack])
+    assert (bare.returncode, bare.stdout.decode()) == (0, BARE), (limit, bare.stderr)
+    actor.remove(f"{actor.elsewhere}/starved")
+
+
+@requirement("C.starved_callers", "fs.own_state", "fs.write_roots")
+@at_tiers("fs.own_state")
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_launch_line_under_a_low_limit_gives_a_whole_box_or_a_refusal(actor: Actor, attack: list[str], tier: str, limit: str) -> None:
+    if limit not in ("-n 4", "-n 8"):  # too few for the shell itself
+        _works_without(actor, attack, limit)
+    made = actor.plan(attack, tier=tier)
+    done = actor.call([*_limited(limit), *made["argv"]], env=made["env"])
+    out, err = done.stdout.decode(), done.stderr.decode()
+    if done.returncode == 125:
+        assert out == "" and err.startswith("stockade: refused: ") and "(hint: " in err and err.count("\n") == 1, err
+    else:
+        assert (done.returncode, out) == (0, WHOLE), (done.returncode, out, err)
+    assert not actor.host(f"{actor.elsewhere}/starved").exists()
+    again = actor.call(made["argv"], env=made["env"])
+    assert (again.returncode, again.stdout.decode()) == (0, WHOLE), again.stderr
+
+
+@requirement("C.starved_callers")
+@at_tiers("fs.own_state")
+@pytest.mark.parametrize("limit", ENOUGH)
+def test_a_limit_that_is_enough_refuses_nothing(actor: Actor, attack: list[str], tier: str, limit: str) -> None:
+    run = actor.run(attack, tier=tier, before=_limited(limit))
+    assert (run.code, run.returncode, run.stdout) == (None, 0, WHOLE), run.raw
+    assert run.receipt["effective_tier"] == tier
+
+
+@requirement("C.starved_callers", "A.exhaustion_is_transient", "fs.own_state")
+@at_tiers("fs.own_state")
+@pytest.mark.parametrize("limit", ["-f 0", "-f 1", "-n 12", "-n 16", "-n 20"])
+def test_the_interface_under_a_low_limit_answers_and_remembers_nothing(actor: Actor, attack: list[str], tier: str, limit: str) -> None:
+    """With an empty state home, so that what was learned under the limit would be kept."""
+    _works_without(actor, attack, limit)
+    fresh = {**actor.env, "STOCKADE_HOME": f"{actor.home}/starved-state"}
+    actor.remove(fresh["STOCKADE_HOME"])
+    run = actor.run(attack, tier=tier, before=_limited(limit), env=fresh)
+    if run.refused is None:
+        assert (run.returncode, run.stdout, run.receipt["effective_tier"]) == (0, WHOLE, tier), run.raw
+    else:
+        assert run.code != "internal" and run.refused["hint"], run.refused
+        # Which shortage it was is said in the kernel's own words.
+        assert any(word in run.refused["text"] for word in ("EMFILE", "File too large", "EFBIG")), run.refused
+        assert "File too large" in run.refused["text"] or run.refused["transient"] is True, run.refused
+    assert not actor.host(f"{actor.elsewhere}/starved").exists()
+    again = actor.run(attack, tier=tier, env=fresh)
+    actor.remove(fresh["STOCKADE_HOME"])
+    assert (again.code, again.stdout) == (None, WHOLE), again.raw
