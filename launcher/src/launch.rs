@@ -64,7 +64,7 @@ impl Session {
         let (outer, inner) = control::pair().map_err(fail("control socket"))?;
         let (errors, errors_in) = sys::pipe().map_err(fail("pipe"))?;
         let signals = sys::signal_fd().map_err(fail("signalfd"))?;
-        let prepared = userns::prepare(&self.loaded.plan)?;
+        let (prepared, waiting) = userns::prepare(&self.loaded.plan)?;
         let mut terminal = Terminal::open();
         let env = std::mem::take(&mut self.env.env);
         let ours = [outer.as_raw_fd(), errors.as_raw_fd(), signals.as_raw_fd()];
@@ -80,7 +80,7 @@ impl Session {
             box_json: &box_json,
             wall_ms: wall_ms(&self.loaded.plan, args),
         };
-        let init = self.fork(spawn, terminal.hand_over_at_start(), block)?;
+        let (init, prepared) = self.fork(spawn, terminal.hand_over_at_start(), block)?;
         let mut supervisor = Supervisor {
             init,
             control: outer,
@@ -102,7 +102,9 @@ impl Session {
             lost: vec![],
             degraded: vec![],
         };
-        match self.drive(&mut supervisor, out, args) {
+        let mapped = userns::map_box(init, self.loaded.plan.ids, &waiting);
+        drop(prepared);
+        match mapped.and_then(|()| self.drive(&mut supervisor, out, args)) {
             Ok(()) => Ok(ending::finish(&supervisor)),
             Err(refusal) => {
                 kill_and_reap(init);
@@ -113,7 +115,7 @@ impl Session {
     }
 
     /// Makes P1 with all its namespaces in one call.
-    fn fork(&self, spawn: Spawn, terminal: Option<&OwnedFd>, block: &Block) -> Result<libc::pid_t, Refusal> {
+    fn fork(&self, spawn: Spawn, terminal: Option<&OwnedFd>, block: &Block) -> Result<(libc::pid_t, Prepared), Refusal> {
         let namespaces = libc::CLONE_NEWUSER
             | libc::CLONE_NEWNS
             | libc::CLONE_NEWPID
@@ -125,7 +127,8 @@ impl Session {
         // SAFETY: P0 is single-threaded.
         let pid = unsafe { sys::fork_into(namespaces) }.map_err(|e| Refusal::new("userns_denied", "clone").io(&e))?;
         if pid != 0 {
-            return Ok(pid);
+            // The trees are needed until their idmaps are set; everything else is P1's alone.
+            return Ok((pid, spawn.prepared));
         }
         let launch = init::Launch {
             plan: &self.loaded.plan,
@@ -148,7 +151,6 @@ impl Session {
     /// From the first order to P1 until every process is dead.
     fn drive(&self, box_: &mut Supervisor, out: &Out, args: &Args) -> Result<(), Refusal> {
         let plan = &self.loaded.plan;
-        userns::map_box(box_.init, plan.ids)?;
         order(box_, &control::Order::Build)?;
         let mut covers = cover::find(plan, &self.cwd)?;
         covers.guards.extend(appear::find(plan)?);

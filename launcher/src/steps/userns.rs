@@ -36,12 +36,16 @@ fn map_child(pid: libc::pid_t, inside: (u32, u32), outside: (u32, u32)) -> Resul
     write("gid_map", &format!("{} {} 1", inside.1, outside.1))
 }
 
-/// Maps box 0 to the plan's kernel ids for a box whose first process is `pid`.
-pub fn map_box(pid: libc::pid_t, ids: Ids) -> Result<(), Refusal> {
-    match ids {
-        Ids::Identity => Ok(()),
-        Ids::Shifted { kernel_uid, kernel_gid, .. } => map_child(pid, (0, 0), (kernel_uid, kernel_gid)),
+/// Maps box 0 to the plan's kernel ids for a box whose first process is `pid`, and
+/// idmaps what was waiting for it: the box's own map is that of files of owner 0.
+pub fn map_box(pid: libc::pid_t, ids: Ids, waiting: &Waiting) -> Result<(), Refusal> {
+    let Ids::Shifted { kernel_uid, kernel_gid, .. } = ids else { return Ok(()) };
+    map_child(pid, BOX_ROOT, (kernel_uid, kernel_gid))?;
+    if waiting.0.is_empty() {
+        return Ok(());
     }
+    let map = open_map(pid)?;
+    waiting.0.iter().try_for_each(|(tree, path)| idmap(*tree, path, false, map.as_raw_fd()))
 }
 
 /// Called by P1 of a root caller, once the maps stand and the sources are open.
@@ -60,18 +64,29 @@ pub fn become_box_root(ids: Ids) -> Result<(), Refusal> {
     Ok(())
 }
 
+const BOX_ROOT: Owner = (0, 0);
+
+/// Trees of the prepared ones, by descriptor and source, that get their idmap when the box exists.
+#[derive(Default)]
+pub struct Waiting(Vec<(RawFd, String)>);
+
 /// Called by P0 as real root, before the box exists: supplementary groups go
 /// (setgroups is denied inside), and every source is opened and cloned, since
 /// idmaps need privilege over the file system and P1 will not be root.
-pub fn prepare(plan: &Plan) -> Result<Prepared, Refusal> {
+pub fn prepare(plan: &Plan) -> Result<(Prepared, Waiting), Refusal> {
     let Ids::Shifted { kernel_uid, kernel_gid, owner_uid, owner_gid } = plan.ids else {
-        return Ok(None);
+        return Ok((None, Waiting::default()));
     };
     // SAFETY: a zero count reads no list.
     if unsafe { libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()) } < 0 {
         return Err(map_denied("setgroups", &io::Error::last_os_error()));
     }
-    let mut maps = Maps { kernel: (kernel_uid, kernel_gid), default: (owner_uid, owner_gid), made: BTreeMap::new() };
+    let mut maps = Maps {
+        kernel: (kernel_uid, kernel_gid),
+        default: (owner_uid, owner_gid),
+        made: BTreeMap::new(),
+        waiting: Waiting::default(),
+    };
     let mut trees: BTreeMap<String, VecDeque<OwnedFd>> = BTreeMap::new();
     for source in plan.mounts.iter().flat_map(sources) {
         match source.tree(&mut maps) {
@@ -79,7 +94,7 @@ pub fn prepare(plan: &Plan) -> Result<Prepared, Refusal> {
             tree => trees.entry(source.path.to_string()).or_default().push_back(tree?),
         }
     }
-    Ok(Some(trees))
+    Ok((Some(trees), maps.waiting))
 }
 
 /// User namespaces that serve as id maps, one for each owner on disk.
@@ -87,11 +102,21 @@ struct Maps {
     kernel: Owner,
     default: Owner,
     made: BTreeMap<Owner, File>,
+    waiting: Waiting,
 }
 
 impl Maps {
-    fn of(&mut self, owner: Option<Owner>) -> Result<RawFd, Refusal> {
-        let owner = owner.unwrap_or(self.default);
+    fn apply(&mut self, source: &Source, tree: RawFd) -> Result<(), Refusal> {
+        let owner = source.owner.unwrap_or(self.default);
+        if owner == BOX_ROOT && !source.recursive {
+            self.waiting.0.push((tree, source.path.to_string()));
+            return Ok(());
+        }
+        let map = self.of(owner)?;
+        idmap(tree, source.path, source.recursive, map)
+    }
+
+    fn of(&mut self, owner: Owner) -> Result<RawFd, Refusal> {
         if let Some(map) = self.made.get(&owner) {
             return Ok(map.as_raw_fd());
         }
@@ -116,12 +141,19 @@ impl Source<'_> {
     fn tree(&self, maps: &mut Maps) -> Result<OwnedFd, Refusal> {
         let tree = mounts::clone_source(self.path, self.kind, self.recursive)?;
         if self.idmap {
-            let userns = maps.of(self.owner)?;
-            sys::set_attrs(tree.as_raw_fd(), sys::MOUNT_ATTR_IDMAP, self.recursive, Some(userns))
-                .map_err(|e| Refusal::new("mount_denied", format!("idmap of {}", self.path)).io(&e))?;
+            maps.apply(self, tree.as_raw_fd())?;
         }
         Ok(tree)
     }
+}
+
+fn idmap(tree: RawFd, path: &str, recursive: bool, map: RawFd) -> Result<(), Refusal> {
+    sys::set_attrs(tree, sys::MOUNT_ATTR_IDMAP, recursive, Some(map))
+        .map_err(|e| Refusal::new("mount_denied", format!("idmap of {path}")).io(&e))
+}
+
+fn open_map(pid: libc::pid_t) -> Result<File, Refusal> {
+    File::open(format!("/proc/{pid}/ns/user")).map_err(|e| map_denied("ns/user", &e))
 }
 
 fn exists(path: &str) -> bool {
@@ -163,8 +195,7 @@ fn id_namespace(owner: (u32, u32), kernel: (u32, u32)) -> Result<File, Refusal> 
             }
         }
     }
-    let file = map_child(pid, owner, kernel)
-        .and_then(|()| File::open(format!("/proc/{pid}/ns/user")).map_err(|e| map_denied("ns/user", &e)));
+    let file = map_child(pid, owner, kernel).and_then(|()| open_map(pid));
     // SAFETY: our own child; the namespace lives on in the open file.
     unsafe {
         libc::kill(pid, libc::SIGKILL);
