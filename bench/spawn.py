@@ -69,7 +69,8 @@ def world(base: Path, name: str) -> Iterator[World]:
 def phase(base: Path, name: str, runs: int, only: list[str]) -> list[Row]:
     """Measure every row as the user of this process."""
     sys.path.insert(0, str(base / "src"))
-    with world(base, name) as place:
+    with world(base, name) as place, contextlib.chdir(place.workspace):
+        # A command is run where one works: a tree of its own, the same for both callers.
         rows = []
         for row in all_rows(place, runs, only):
             print(f"  {name:5} {row.text()}", file=sys.stderr, flush=True)
