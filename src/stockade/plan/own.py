@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from stockade.errors import Refused
 from stockade.plan.want import Want, is_below
@@ -48,6 +49,32 @@ def places(homes: Iterable[str], env: Mapping[str, str], state_home: str, config
 def protected(want: Want) -> tuple[str, ...]:
     """Return our own paths as this request sees them."""
     return places(want.homes, want.env, want.state_home, want.config_home)
+
+
+@lru_cache(maxsize=1)
+def shown() -> tuple[str, ...]:
+    """Return what a request from inside a box needs to be answered: package, launcher, and how Python finds them.
+
+    A strict box shows them read-only; without them our own command ends in a traceback there.
+    """
+    found = [PACKAGE]
+    if sys.prefix != sys.base_prefix:
+        found.append(os.path.join(os.path.realpath(sys.prefix), "pyvenv.cfg"))
+    for site in _import_path():
+        if os.path.basename(site) in _SITE:
+            found += [os.path.join(site, name) for name in sorted(os.listdir(site)) if _leads_to_us(site, name)]
+    return tuple(found)
+
+
+def _leads_to_us(site: str, name: str) -> bool:
+    """A path file of an editable installation."""
+    if not name.endswith(".pth"):
+        return False
+    try:
+        with open(os.path.join(site, name), encoding="utf-8", errors="surrogateescape") as stream:
+            return os.path.dirname(PACKAGE) in (line.strip() for line in stream)
+    except OSError:
+        return False
 
 
 def check_write_roots(want: Want) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from stockade.errors import Refused
-from stockade.plan import accounts, discover, rows
+from stockade.plan import accounts, discover, own, rows
 from stockade.plan.files import small_text
 from stockade.plan.hiding import Hidden, stays
 from stockade.plan.linux import link_or_show, memory_budget, owner_of, show
@@ -177,7 +177,7 @@ def _git_config(table: Table, want: Want) -> None:
 def toolchains(want: Want, command: discover.Command) -> list[str]:
     """What the command, PATH and well-known toolchains need, outermost first."""
     found = [*command.needs, *discover.path_directories(want.env.get("PATH", ""), ground_of(want))]
-    found += toolchain_roots(want, tuple(found))
+    found += [*toolchain_roots(want, tuple(found)), *own.shown()]
     want.witness.saw(*found)
     unique = sorted(dict.fromkeys(found), key=lambda path: (rows.depth(path), path))
     kept: list[str] = []

@@ -49,6 +49,25 @@ class Receipt:
     launch: Record = field(repr=False)
     end: Record | None = field(default=None, repr=False)
 
+    def __str__(self) -> str:
+        return self.summary()
+
+    def __repr__(self) -> str:
+        # Names of the environment and paths of the workspace stay out: a repr is logged.
+        return f"<Receipt {self.run_id}: {self.summary()}>"
+
+    def summary(self) -> str:
+        """Return one line: ``strict · kept 19 of 19 · net none · exited with status 0``."""
+        parts = [self.effective_tier, f"kept {self.kept} of {self.of}", f"net {self.net}"]
+        if self.missing:
+            parts.append(f"missing {' '.join(self.missing)}")
+        if self.end is None:
+            parts.append("no end yet")
+        else:
+            how = f"signal {self.end['signal']}" if self.end.get("signal") else f"status {self.end.get('exit_code')}"
+            parts.append(f"{str(self.outcome).replace('_', ' ')} with {how}")
+        return " · ".join(parts)
+
     @property
     def run_id(self) -> str:
         """ULID of this run."""

@@ -308,6 +308,11 @@ def _pass_fds(value: Any) -> tuple[int, ...]:
     return tuple(sorted(found - {0, 1, 2}))
 
 
+# Words of other tools and of habit for one of the two; the nearest by letters would be the other one.
+_NET_WORDS = {**dict.fromkeys(("on", "yes", "true", "all", "any", "full", "open", "internet", "allow"), "host"),
+              **dict.fromkeys(("off", "no", "false", "deny", "closed", "disabled", "isolated"), "none")}
+
+
 def check_net(value: Any) -> str | None:
     """Return ``host``, ``none`` or None. ``[]`` is none: an empty allow-list allows nothing."""
     if value is None:
@@ -319,8 +324,9 @@ def check_net(value: Any) -> str | None:
         return str(wanted[0])
     for item in wanted:
         if not isinstance(item, str) or not item or (item.isalpha() and item not in ("host", "none", "localhost")):
-            raise ConfigError("value_invalid", f"net {item!r}: not known",
-                              hint=nearest(str(item), ("host", "none")))
+            meant = _NET_WORDS.get(str(item).lower())
+            raise ConfigError("value_invalid", f"net {item!r}: expected host or none",
+                              hint=f"did you mean {meant!r}?" if meant else nearest(str(item), ("host", "none")))
     raise Refused("net_unsupported", f"net {wanted[0]!r}: network lists are not available in this version")
 
 

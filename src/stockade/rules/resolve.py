@@ -93,7 +93,12 @@ class _Resolver:
 
     def _say_where_the_record_goes(self) -> None:
         state = self.settings.state_home
-        self.values["state_home"] = Sourced(value=state.path, origin="fallback" if state.ephemeral else "environment")
+        environ = self.request.environ()
+        named = [f"variable {name}" for name in ("STOCKADE_HOME", "XDG_STATE_HOME") if environ.get(name)]
+        if self.policy.state_home is not None:
+            named = [self.policy.origin("state_home")]
+        self.values["state_home"] = Sourced(value=state.path, origin="fallback" if state.ephemeral else
+                                            named[0] if named else "default")
         if state.ephemeral:
             self.notes.append(f"state home {state.wanted!r} cannot be written: plans and records go to "
                               f"{state.path!r}, which may not last")

@@ -91,8 +91,9 @@ def _no_project(request: Request, caller: str, places: Places, named: tuple[Gran
 
 
 def _scratch(request: Request, named: tuple[Grant, ...], why: str) -> Roots:
-    note = (f"{why}: nothing there is granted and the command starts in an empty private directory "
-            "(start it in a project directory, or name one with --cwd DIR or --write DIR)")
+    note = (f"{why}: nothing there is granted; the command starts in an empty private directory, and what it writes "
+            "there is lost (start it in a project directory, or name one with --cwd DIR; --write DIR alone does not "
+            "move the start)")
     return Roots(write_roots=named, cwd=None, cwd_origin=why, notes=(note,))
 
 

@@ -113,3 +113,10 @@ def test_what_the_caller_knows_of_the_log_is_in_the_end_record() -> None:
     reader = Reader(("audit: ephemeral, in /x",))
     reader.feed(line(LAUNCH) + line({**END, "degraded": ["persistence: 3 more"]}))
     assert reader.end is not None and reader.end["degraded"] == ["persistence: 3 more", "audit: ephemeral, in /x"]
+
+
+def test_a_receipt_reads_as_one_line() -> None:
+    assert str(ended("strict", [])) == "strict · kept 19 of 19 · net host · exited with status 0"
+    lost = ended("strict", ["/w/.git/config"])
+    assert "standard · kept 18 of 19" in str(lost) and "missing fs.persistence" in repr(lost) and "<Receipt R: " in repr(lost)
+    assert str(Receipt(launch=LAUNCH)).endswith("no end yet") and "/w" not in repr(lost)
