@@ -197,24 +197,24 @@ def test_a_part_of_a_store_that_is_bound_elsewhere_is_hidden(actor: Actor, tier:
 @at_tiers("fs.credentials")
 def test_the_mail_spool_of_the_system_cannot_be_read(actor: Actor, tier: str) -> None:
     """By the name that programs use, by its older one, and also for mail that comes later."""
-    name = actor.env["USER"]
+    name, needle = actor.env["USER"], "mail-needle-7f3b"
     enter = actor.world.enter(0, 0, "/")
     subprocess.run([*enter, "mount", "-t", "tmpfs", "-o", "mode=1777", "stk", "/var/mail"], check=True)
     try:
-        actor.put(f"/var/mail/{name}", f"{NEEDLE}\n")
+        actor.put(f"/var/mail/{name}", f"{needle}\n")
         ops = [op("read", path=f"/var/mail/{name}"), op("stat", path=f"/var/mail/{name}"), op("read", path=f"/var/spool/mail/{name}"),
                op("read", "proc root", path=f"/proc/self/root/var/mail/{name}"), op("create", path=f"/var/mail/{name}.lock"), op("list", path="/var/mail/")]
         worked(actor.bare(ops))
         # A witness: the search of /var does look where it is allowed to.
-        witness = actor.put(f"{actor.workspace}/witness", f"{NEEDLE}\n", 0o644)
-        find = [op("find", "mail", path="/var/", needle=NEEDLE), op("find", "workspace", path=actor.workspace, needle=NEEDLE)]
+        witness = actor.put(f"{actor.workspace}/witness", f"{needle}\n", 0o644)
+        find = [op("find", "mail", path="/var/", needle=needle), op("find", "workspace", path=actor.workspace, needle=needle)]
         assert actor.bare(find)["mail"]["value"] == [f"/var/mail/{name}"]
         with LiveBox(actor, tier=tier, env={**actor.env, "MAIL": f"/var/mail/{name}"}) as box:
             answers = box.ask([*ops, *find])
             failed_with(answers, {"ENOENT", "EACCES", "EROFS"}, but={"mail", "workspace"})
             assert (answers["mail"]["value"], answers["workspace"]["value"]) == ([], [witness])
-            actor.agent.do("replace", path=f"/var/mail/{name}", text=f"{NEEDLE} late\n")
-            actor.agent.do("write", path=f"/var/mail/{name}-late", text=f"{NEEDLE} late\n")
+            actor.agent.do("replace", path=f"/var/mail/{name}", text=f"{needle} late\n")
+            actor.agent.do("write", path=f"/var/mail/{name}-late", text=f"{needle} late\n")
             late = [*_reads([f"/var/mail/{name}", f"/var/mail/{name}-late"]), op("list", path="/var/mail/")]
             worked(actor.bare(late))
             failed_with(box.ask(late), {"ENOENT", "EACCES"})

@@ -19,7 +19,7 @@ BARE = f"started\nread {NEEDLE}\nwrote\nended\n"
 # What the limit counts is said in the shell's own unit (KiB for stack and memory).
 LIMITS = ("-u 1", "-u 3", "-u 8", "-f 0", "-f 1", "-n 4", "-n 8", "-n 12", "-n 20", "-n 32", "-s 32", "-s 64", "-s 512", "-v 4000", "-v 50000")
 # Enough for every box: here a refusal is a fault as well.
-ENOUGH = ("-u 4000", "-f 100000", "-n 64", "-s 64", "-v 200000")
+ENOUGH = ("-u 4000", "-f 100000", "-n 256", "-s 64", "-v 200000")
 
 
 def _limited(limit: str) -> list[str]:

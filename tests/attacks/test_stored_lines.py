@@ -75,6 +75,7 @@ def test_a_link_to_itself_and_odd_names_do_not_stop_a_stored_line(actor: Actor, 
     failed_with(answers, {"ELOOP", "ENOTDIR", *BLOCKED, *UNREADABLE})
 
 
+@requirement("fs.persistence")
 def test_a_line_stays_what_it_was_where_nothing_came(actor: Actor, fresh_repo: str) -> None:
     made = actor.plan(["/bin/true"], tier="strict", cwd=fresh_repo)
     assert made["plan"]["appearing"] and actor.call(made["argv"], cwd=fresh_repo, env=made["env"]).returncode == 0

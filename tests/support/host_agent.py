@@ -18,6 +18,7 @@ import threading
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 KEPT: list[socket.socket] = []
+QUEUES: dict[str, int] = {}
 SHM_KEY, MSG_KEY, SEM_KEY = 0x53544B31, 0x53544B32, 0x53544B33
 
 
@@ -91,6 +92,7 @@ def hold_ipc(job):
     queue = rt.mq_open(job["queue"].encode(), os.O_RDWR | os.O_CREAT, 0o666, None)
     if min(shm, msg, sem, queue) < 0:
         raise OSError(ctypes.get_errno(), "ipc set-up")
+    QUEUES[job["queue"]] = queue
     with open(job["shm_file"], "w", encoding="utf-8") as handle:
         handle.write("host shared memory")
     return [shm, msg, sem]
@@ -102,6 +104,8 @@ def drop_ipc(job):
     LIBC.shmctl(shm, 0, 0)
     LIBC.msgctl(msg, 0, 0)
     LIBC.semctl(sem, 0, 0)
+    # An open queue counts against the account's limit even when its name is gone.
+    rt.mq_close(QUEUES.pop(job["queue"]))
     rt.mq_unlink(job["queue"].encode())
     os.unlink(job["shm_file"])
 
