@@ -89,7 +89,9 @@ def test_no_class_starts_weaker_because_the_host_cannot() -> None:
 
 
 def test_inside_a_box_everything_is_refused_with_a_remedy() -> None:
-    for place, tier in itertools.product([p for p in PLACES if p.where == "box"], Tier):
+    inside = [place for place in PLACES if place.where == "box"]
+    assert inside
+    for place, tier in itertools.product(inside, Tier):
         got = decide(place, host(FULL), request(tier))
         assert (got.kind, got.row, got.code) == ("refuse", "D12", "nested_unsupported")
         assert got.active_tier == (None if place.tier is None else str(place.tier))

@@ -57,12 +57,15 @@ def test_a_code_that_nobody_listed_still_fails_the_run() -> None:
 
 def test_every_code_used_in_the_package_is_listed() -> None:
     kinds = {"Error", "ConfigError", "Refused", "LaunchFailed", "AuditUnavailable", "Denied"}
+    used = set()
     for path in SRC.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in kinds:
                 first = node.args[0] if node.args else None
                 if isinstance(first, ast.Constant) and isinstance(first.value, str):
+                    used.add(first.value)
                     assert first.value in errors.CODES, f"{path}:{node.lineno}: {first.value}"
+    assert {"grant_voids_tier", "path_invalid"} <= used
 
 
 def test_errors_are_what_callers_of_subprocess_catch() -> None:
