@@ -102,15 +102,7 @@ calls! {
 /// # Safety
 /// As for the call of this number.
 #[cfg_attr(bare, no_mangle)]
-pub unsafe extern "C" fn syscall(
-    number: c_long,
-    a: usize,
-    b: usize,
-    c: usize,
-    d: usize,
-    e: usize,
-    f: usize,
-) -> c_long {
+pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
     // SAFETY: the caller's promise.
     answer(unsafe { raw(number, [a, b, c, d, e, f]) }) as c_long
 }

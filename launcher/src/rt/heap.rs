@@ -17,7 +17,11 @@ use libc::{c_int, c_void, size_t};
 use super::{calls, raw, start};
 
 /// What a launch allocates.
-const FIRST_BYTES: usize = 192 << 10;
+const FIRST_BYTES: usize = 256 << 10;
+/// What the heap grows by.
+const MORE_BYTES: usize = 64 << 10;
+/// The allocator gives back whole steps of this many bytes: pages, not regions.
+const STEP_BYTES: usize = 4096;
 
 struct Pages {
     first: AtomicBool,
@@ -28,7 +32,8 @@ struct Pages {
 unsafe impl Allocator for Pages {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         let first = self.first.swap(false, Ordering::Relaxed);
-        let (size, fill) = if first { (size.max(FIRST_BYTES), libc::MAP_POPULATE) } else { (size, 0) };
+        let (step, fill) = if first { (FIRST_BYTES, libc::MAP_POPULATE) } else { (MORE_BYTES, 0) };
+        let Some(size) = size.checked_next_multiple_of(step) else { return (null_mut(), 0, 0) };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fill;
         // SAFETY: a new mapping at a place of the kernel's choice.
         let at = unsafe { calls::mmap64(null_mut(), size, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
@@ -49,7 +54,7 @@ unsafe impl Allocator for Pages {
 
     fn free_part(&self, at: *mut u8, old: usize, new: usize) -> bool {
         // SAFETY: the allocator has nothing left in the region's end.
-        unsafe { calls::munmap(at.add(new).cast(), old - new) == 0 }
+        old > new && unsafe { calls::munmap(at.add(new).cast(), old - new) == 0 }
     }
 
     fn free(&self, at: *mut u8, size: usize) -> bool {
@@ -80,7 +85,13 @@ unsafe impl Sync for Heap {}
 
 static HEAP: Heap = Heap {
     held: AtomicBool::new(false),
-    inner: UnsafeCell::new(Dlmalloc::new_with_allocator(Pages { first: AtomicBool::new(true) })),
+    inner: UnsafeCell::new(
+        const {
+            let mut inner = Dlmalloc::new_with_allocator(Pages { first: AtomicBool::new(true) });
+            assert!(inner.set_granularity(STEP_BYTES));
+            inner
+        },
+    ),
 };
 
 impl Heap {
@@ -117,7 +128,11 @@ unsafe extern "C" fn posix_memalign(to: *mut *mut c_void, align: size_t, size: s
     let block = HEAP.with(|heap| unsafe { heap.c_memalign(align, size) });
     // SAFETY: the caller's pointer.
     unsafe { *to = block.cast() };
-    if block.is_null() { libc::ENOMEM } else { 0 }
+    if block.is_null() {
+        libc::ENOMEM
+    } else {
+        0
+    }
 }
 
 #[cfg_attr(bare, no_mangle)]

@@ -1,52 +1,44 @@
 //! The entry point, and what the kernel says at it.
 //!
 //! Owns the way from the first instruction to `main`: no relocation, no
-//! constructor, no question to the processor. The program is linked to a fixed
-//! address, so nothing has to be put right before Rust code runs.
+//! constructor (std has one, which keeps the arguments for `std::env::args`), no
+//! question to the processor. The program is linked to a fixed address, so nothing
+//! has to be put right before Rust code runs.
 //! Source: System V ABI for each architecture, "Process initialization"; getauxval(3).
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::c_ulong;
 
-static PAGE_BYTES: AtomicUsize = AtomicUsize::new(4096);
-static TICKS: AtomicUsize = AtomicUsize::new(100);
+/// Pairs of kind and value, ended by AT_NULL; null in a build with a C library.
+static AUXILIARY: AtomicPtr<usize> = AtomicPtr::new(null_mut());
+
+#[cfg_attr(bare, no_mangle)]
+extern "C" fn getauxval(kind: c_ulong) -> c_ulong {
+    let mut pair = AUXILIARY.load(Ordering::Relaxed).cast_const();
+    while !pair.is_null() {
+        // SAFETY: the kernel's vector lives as long as the process, and its end was not reached.
+        let (found, value) = unsafe { (*pair as c_ulong, *pair.add(1) as c_ulong) };
+        match found {
+            libc::AT_NULL => break,
+            found if found == kind => return value,
+            // SAFETY: as above.
+            _ => pair = unsafe { pair.add(2) },
+        }
+    }
+    0
+}
 
 pub fn page_bytes() -> usize {
-    PAGE_BYTES.load(Ordering::Relaxed)
+    match getauxval(libc::AT_PAGESZ) {
+        0 => 4096,
+        bytes => bytes as usize,
+    }
 }
 
 pub fn ticks_per_second() -> usize {
-    TICKS.load(Ordering::Relaxed)
-}
-
-/// Words of the auxiliary vector that are of use.
-#[derive(Default)]
-struct Facts {
-    headers: usize,
-    headers_count: usize,
-}
-
-impl Facts {
-    /// # Safety
-    /// `vector` is the kernel's auxiliary vector, ended by AT_NULL.
-    unsafe fn read(mut vector: *const usize) -> Facts {
-        let mut facts = Facts::default();
-        loop {
-            // SAFETY: pairs of words up to AT_NULL.
-            let (kind, value) = unsafe { (*vector, *vector.add(1)) };
-            match kind as c_ulong {
-                libc::AT_NULL => return facts,
-                libc::AT_PHDR => facts.headers = value,
-                libc::AT_PHNUM => facts.headers_count = value,
-                libc::AT_PAGESZ => PAGE_BYTES.store(value, Ordering::Relaxed),
-                libc::AT_CLKTCK => TICKS.store(value, Ordering::Relaxed),
-                _ => {}
-            }
-            // SAFETY: the end was not reached.
-            vector = unsafe { vector.add(2) };
-        }
-    }
+    getauxval(libc::AT_CLKTCK).max(1) as usize
 }
 
 #[cfg(all(bare, target_arch = "x86_64"))]
@@ -83,8 +75,8 @@ unsafe extern "C" fn enter(stack: *const usize) -> ! {
         let (count, argv) = (*stack, stack.add(1));
         let envp = argv.add(count + 1);
         let end = (0..).find(|at| *envp.add(*at) == 0).unwrap_or(0);
-        let facts = Facts::read(envp.add(end + 1));
-        super::tls::start(facts.headers as *const _, facts.headers_count);
+        AUXILIARY.store(envp.add(end + 1).cast_mut(), Ordering::Relaxed);
+        super::tls::start(getauxval(libc::AT_PHDR) as *const _, getauxval(libc::AT_PHNUM) as usize);
         crate::main(count as libc::c_int, argv.cast(), envp.cast())
     };
     super::shaped::_exit(code)

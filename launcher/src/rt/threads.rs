@@ -208,3 +208,30 @@ extern "C" fn pthread_key_delete(_key: pthread_key_t) -> c_int {
 extern "C" fn pthread_setspecific(_key: pthread_key_t, _value: *const c_void) -> c_int {
     0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static SEEN: AtomicU32 = AtomicU32::new(0);
+
+    /// Uses no thread-local storage: that of the test's C library is not there.
+    extern "C" fn count(argument: *mut c_void) -> *mut c_void {
+        SEEN.fetch_add(argument as usize as u32, Ordering::SeqCst);
+        argument.wrapping_byte_add(1)
+    }
+
+    #[test]
+    fn a_thread_runs_to_its_end_and_gives_its_answer() {
+        for round in 1..=200 {
+            let (mut thread, mut answer) = (0, null_mut());
+            // SAFETY: the thread touches no memory but its own and a counter.
+            unsafe {
+                assert_eq!(pthread_create(&mut thread, std::ptr::null(), count, round as *mut c_void), 0);
+                assert_eq!(pthread_join(thread, &mut answer), 0);
+            }
+            assert_eq!(answer as usize, round + 1);
+        }
+        assert_eq!(SEEN.load(Ordering::SeqCst), 200 * 201 / 2);
+    }
+}
