@@ -1,9 +1,9 @@
 //! The heap of the release build.
 //!
-//! Owns the allocator's pages and its lock. The first region is mapped and filled
-//! in one step of the kernel, because a launch uses most of it and each page that
-//! is touched for the first time would be a fault of its own. The allocator reuses
-//! what is freed: a box that talks to its supervisor for days must not make it grow.
+//! Owns the allocator's pages and its lock. A region is mapped and filled in one
+//! step of the kernel, because a launch uses most of it and each page that is touched
+//! for the first time would be a fault of its own. The allocator reuses what is
+//! freed: a box that talks to its supervisor for days must not make it grow.
 //! Source: mmap(2), MAP_POPULATE.
 
 use std::cell::UnsafeCell;
@@ -16,8 +16,8 @@ use libc::{c_int, c_void, size_t};
 
 use super::{calls, raw, start};
 
-/// What a launch allocates.
-const FIRST_BYTES: usize = 256 << 10;
+/// What a launch at standard allocates; more than is used costs a microsecond a page.
+const FIRST_BYTES: usize = 128 << 10;
 /// What the heap grows by.
 const MORE_BYTES: usize = 64 << 10;
 /// The allocator gives back whole steps of this many bytes: pages, not regions.
@@ -32,9 +32,9 @@ struct Pages {
 unsafe impl Allocator for Pages {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         let first = self.first.swap(false, Ordering::Relaxed);
-        let (step, fill) = if first { (FIRST_BYTES, libc::MAP_POPULATE) } else { (MORE_BYTES, 0) };
+        let step = if first { FIRST_BYTES } else { MORE_BYTES };
         let Some(size) = size.checked_next_multiple_of(step) else { return (null_mut(), 0, 0) };
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fill;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
         // SAFETY: a new mapping at a place of the kernel's choice.
         let at = unsafe { calls::mmap64(null_mut(), size, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
         match at {
