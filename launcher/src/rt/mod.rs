@@ -14,6 +14,7 @@
 #![cfg_attr(not(bare), allow(dead_code))]
 
 mod calls;
+mod directory;
 mod heap;
 mod memory;
 mod shaped;
@@ -22,6 +23,7 @@ mod start;
 mod stubs;
 mod threads;
 mod tls;
+mod tty;
 
 use std::cell::Cell;
 

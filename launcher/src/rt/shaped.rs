@@ -1,19 +1,19 @@
 //! C functions that differ from the system call behind them.
 //!
-//! Owns those differences: calls that one of our architectures lacks, structures
-//! that C lays out in its own way (termios, directories), answers that the kernel
-//! gives elsewhere. Source: the C library/kernel differences of each man page.
+//! Owns those differences: calls that one of our architectures lacks, and answers
+//! that the kernel gives elsewhere. Source: "C library/kernel differences" of each man
+//! page. What C lays out in its own way: `directory.rs`, `tty.rs`, `signals.rs`.
 
 use std::ptr::{addr_of_mut, null, null_mut};
 
-use libc::{c_char, c_int, c_long, c_uint, c_void, dirent64, mode_t, nfds_t, pid_t, pollfd, rlimit};
-use libc::{size_t, ssize_t, stat as Stat, stat64 as Stat64, termios, timespec};
+use libc::{c_char, c_int, c_long, c_uint, c_void, mode_t, nfds_t, pid_t, pollfd, rlimit};
+use libc::{size_t, ssize_t, stat as Stat, stat64 as Stat64, timespec};
 
 use super::{answer, calls, fail, raw, start};
 
 /// open(2); aarch64 has openat only.
 #[cfg_attr(bare, no_mangle)]
-unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: the caller's path; without O_CREAT the mode is not read.
     unsafe { calls::openat(libc::AT_FDCWD, path, flags, mode) }
 }
@@ -140,119 +140,51 @@ extern "C" fn sysconf(name: c_int) -> c_long {
     }
 }
 
-#[cfg_attr(bare, no_mangle)]
-unsafe extern "C" fn getdents(fd: c_int, to: *mut c_void, size: size_t) -> ssize_t {
-    // SAFETY: the caller's buffer.
-    answer(unsafe { raw(libc::SYS_getdents64, [fd as usize, to as usize, size]) })
-}
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
 
-/// What opendir(3) hands out.
-struct Directory {
-    fd: c_int,
-    at: usize,
-    end: usize,
-    entries: Entries,
-}
+    use super::*;
 
-#[repr(align(8))]
-struct Entries([u8; 8192]);
-
-#[cfg_attr(bare, no_mangle)]
-unsafe extern "C" fn opendir(path: *const c_char) -> *mut Directory {
-    // SAFETY: the caller's path.
-    let fd = unsafe { open(path, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC, 0) };
-    if fd < 0 {
-        return null_mut();
-    }
-    Box::into_raw(Box::new(Directory { fd, at: 0, end: 0, entries: Entries([0; 8192]) }))
-}
-
-/// The kernel's record is the C structure. Null with errno untouched is the end.
-#[cfg_attr(bare, no_mangle)]
-unsafe extern "C" fn readdir64(dir: *mut Directory) -> *mut dirent64 {
-    // SAFETY: the caller has it from opendir and lets nobody else use it meanwhile.
-    let dir = unsafe { &mut *dir };
-    if dir.at >= dir.end {
-        // SAFETY: the buffer lives as long as the directory.
-        let got = unsafe { getdents(dir.fd, dir.entries.0.as_mut_ptr().cast(), dir.entries.0.len()) };
-        if got <= 0 {
-            return null_mut();
+    #[test]
+    fn limits_files_and_constants_are_those_of_the_c_library() {
+        // SAFETY: structures are plain data that live through the calls.
+        unsafe {
+            let (mut ours, mut theirs): (rlimit, rlimit) = (std::mem::zeroed(), std::mem::zeroed());
+            assert_eq!(
+                (getrlimit(libc::RLIMIT_NOFILE, &mut ours), libc::getrlimit(libc::RLIMIT_NOFILE, &mut theirs)),
+                (0, 0)
+            );
+            assert_eq!((ours.rlim_cur, ours.rlim_max), (theirs.rlim_cur, theirs.rlim_max));
+            let (mut a, mut b): (Stat, Stat) = (std::mem::zeroed(), std::mem::zeroed());
+            assert_eq!((stat(c"/bin/sh".as_ptr(), &mut a), libc::stat(c"/bin/sh".as_ptr(), &mut b)), (0, 0));
+            assert_eq!((a.st_ino, a.st_size, a.st_mtime), (b.st_ino, b.st_size, b.st_mtime));
+            assert_eq!((access(c"/bin/sh".as_ptr(), libc::X_OK), access(c"/none".as_ptr(), libc::F_OK)), (0, -1));
+            for name in [libc::_SC_PAGESIZE, libc::_SC_CLK_TCK] {
+                assert_eq!(sysconf(name), libc::sysconf(name));
+            }
+            assert_eq!((getpgrp(), sysconf(-1)), (libc::getpgrp(), -1));
         }
-        (dir.at, dir.end) = (0, got as usize);
     }
-    let entry: *mut dirent64 = dir.entries.0[dir.at..].as_mut_ptr().cast();
-    // SAFETY: the kernel writes whole records, aligned to 8, up to `end`.
-    dir.at += usize::from(unsafe { (*entry).d_reclen });
-    entry
-}
 
-#[cfg_attr(bare, no_mangle)]
-unsafe extern "C" fn dirfd(dir: *mut Directory) -> c_int {
-    // SAFETY: the caller has it from opendir.
-    unsafe { (*dir).fd }
-}
-
-#[cfg_attr(bare, no_mangle)]
-unsafe extern "C" fn closedir(dir: *mut Directory) -> c_int {
-    // SAFETY: the caller has it from opendir and uses it no more.
-    unsafe { calls::close(Box::from_raw(dir).fd) }
-}
-
-/// `struct termios` of asm-generic/termbits.h: fewer characters, the speed in the flags.
-#[repr(C)]
-#[derive(Default)]
-struct Settings {
-    flags: [c_uint; 4],
-    line: u8,
-    characters: [u8; 19],
-}
-
-#[cfg_attr(bare, no_mangle)]
-unsafe extern "C" fn tcgetattr(fd: c_int, to: *mut termios) -> c_int {
-    let mut now = Settings::default();
-    // SAFETY: the structure lives through the call.
-    let ret = unsafe { calls::ioctl(fd, libc::TCGETS, addr_of_mut!(now).cast()) };
-    if ret == 0 {
-        // SAFETY: the caller's structure.
-        let to = unsafe { &mut *to };
-        [to.c_iflag, to.c_oflag, to.c_cflag, to.c_lflag] = now.flags;
-        to.c_line = now.line;
-        to.c_cc[..19].copy_from_slice(&now.characters);
+    #[test]
+    fn waiting_ends_by_time_or_by_what_is_waited_for() {
+        // SAFETY: the structures live through the calls.
+        unsafe {
+            let began = Instant::now();
+            assert_eq!(poll(null_mut(), 0, 1020), 0);
+            assert!(began.elapsed() >= Duration::from_millis(1020));
+            let mut ends = [0; 2];
+            assert_eq!(calls::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
+            assert_eq!(calls::write(ends[1], c"x".as_ptr().cast(), 1), 1);
+            let mut ready = pollfd { fd: ends[0], events: libc::POLLIN, revents: 0 };
+            assert_eq!((poll(&mut ready, 1, -1), ready.revents), (1, libc::POLLIN));
+            ends.iter().for_each(|end| assert_eq!(calls::close(*end), 0));
+            let short = timespec { tv_sec: 0, tv_nsec: 1000 };
+            assert_eq!(clock_nanosleep(libc::CLOCK_MONOTONIC, 0, &short, null_mut()), 0);
+            assert_eq!(clock_nanosleep(99, 0, &short, null_mut()), libc::EINVAL);
+            assert_eq!(waitpid(1, null_mut(), libc::WNOHANG), -1);
+            assert_eq!(*crate::rt::__errno_location(), libc::ECHILD);
+        }
     }
-    ret
-}
-
-/// `when` is TCSANOW, TCSADRAIN or TCSAFLUSH: the requests follow each other alike.
-#[cfg_attr(bare, no_mangle)]
-unsafe extern "C" fn tcsetattr(fd: c_int, when: c_int, from: *const termios) -> c_int {
-    // SAFETY: the caller's structure.
-    let from = unsafe { &*from };
-    let flags = [from.c_iflag, from.c_oflag, from.c_cflag, from.c_lflag];
-    let mut new = Settings { flags, line: from.c_line, ..Settings::default() };
-    new.characters.copy_from_slice(&from.c_cc[..19]);
-    // SAFETY: the structure lives through the call.
-    unsafe { calls::ioctl(fd, libc::TCSETS + when as libc::c_ulong, addr_of_mut!(new).cast()) }
-}
-
-#[cfg_attr(bare, no_mangle)]
-extern "C" fn isatty(fd: c_int) -> c_int {
-    let mut now = Settings::default();
-    // SAFETY: the structure lives through the call.
-    c_int::from(unsafe { calls::ioctl(fd, libc::TCGETS, addr_of_mut!(now).cast()) } == 0)
-}
-
-#[cfg_attr(bare, no_mangle)]
-extern "C" fn tcgetpgrp(fd: c_int) -> pid_t {
-    let mut group = 0;
-    // SAFETY: the number lives through the call.
-    match unsafe { calls::ioctl(fd, libc::TIOCGPGRP, addr_of_mut!(group).cast()) } {
-        0 => group,
-        _ => -1,
-    }
-}
-
-#[cfg_attr(bare, no_mangle)]
-extern "C" fn tcsetpgrp(fd: c_int, mut group: pid_t) -> c_int {
-    // SAFETY: the number lives through the call.
-    unsafe { calls::ioctl(fd, libc::TIOCSPGRP, addr_of_mut!(group).cast()) }
 }

@@ -146,3 +146,68 @@ pub extern "C" fn abort() -> ! {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::null_mut;
+
+    use super::*;
+
+    fn empty() -> sigset_t {
+        // SAFETY: plain data.
+        unsafe { std::mem::zeroed() }
+    }
+
+    #[test]
+    fn sets_are_read_alike_by_the_c_library() {
+        let (mut one, mut all) = (empty(), empty());
+        // SAFETY: the sets live through the calls.
+        unsafe {
+            assert_eq!((sigemptyset(&mut one), sigaddset(&mut one, 40), sigfillset(&mut all)), (0, 0, 0));
+            for signal in (1..=64).filter(|signal| ![32, 33].contains(signal)) {
+                assert_eq!(libc::sigismember(&one, signal), c_int::from(signal == 40));
+                assert_eq!(sigismember(&one, signal), c_int::from(signal == 40));
+                assert_eq!((libc::sigismember(&all, signal), sigismember(&all, signal)), (1, 1));
+            }
+            assert_eq!((sigaddset(&mut one, 0), sigaddset(&mut one, 65), sigismember(&one, 65)), (-1, -1, -1));
+        }
+    }
+
+    #[test]
+    fn dispositions_are_set_and_read_and_a_handler_is_refused() {
+        let number = libc::SIGRTMIN() + 9;
+        // SAFETY: the structures are plain data that live through the calls.
+        unsafe {
+            let mut new: libc::sigaction = std::mem::zeroed();
+            let mut old = new;
+            new.sa_sigaction = libc::SIG_IGN;
+            assert_eq!(sigaction(number, &new, &mut old), 0);
+            assert_eq!(old.sa_sigaction, libc::SIG_DFL);
+            assert_eq!((libc::sigaction(number, null(), &mut old), old.sa_sigaction), (0, libc::SIG_IGN));
+            assert_eq!(signal(number, libc::SIG_DFL), libc::SIG_IGN);
+            new.sa_sigaction = bit as *const () as usize;
+            assert_eq!((sigaction(number, &new, null_mut()), signal(number, 4096)), (-1, libc::SIG_ERR));
+        }
+    }
+
+    #[test]
+    fn a_blocked_signal_is_pending_and_taken() {
+        let number = libc::SIGRTMIN() + 10;
+        let (mut only, mut old, mut pending) = (empty(), empty(), empty());
+        let none = timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the sets live through the calls; the signal goes to this thread alone.
+        unsafe {
+            sigaddset(&mut only, number);
+            assert_eq!(pthread_sigmask(libc::SIG_BLOCK, &only, &mut old), 0);
+            raw(libc::SYS_tkill, [raw(libc::SYS_gettid, []), number as usize]);
+            assert_eq!((sigpending(&mut pending), sigismember(&pending, number)), (0, 1));
+            assert_eq!(sigtimedwait(&only, null_mut(), &none), number);
+            assert_eq!(sigtimedwait(&only, null_mut(), &none), -1);
+            assert_eq!(*crate::rt::__errno_location(), libc::EAGAIN);
+            assert_eq!(
+                (sigprocmask(libc::SIG_SETMASK, &old, null_mut()), pthread_sigmask(99, &only, null_mut())),
+                (0, libc::EINVAL)
+            );
+        }
+    }
+}

@@ -38,7 +38,10 @@ pub fn page_bytes() -> usize {
 }
 
 pub fn ticks_per_second() -> usize {
-    getauxval(libc::AT_CLKTCK).max(1) as usize
+    match getauxval(libc::AT_CLKTCK) {
+        0 => 100,
+        ticks => ticks as usize,
+    }
 }
 
 #[cfg(all(bare, target_arch = "x86_64"))]
@@ -76,8 +79,22 @@ unsafe extern "C" fn enter(stack: *const usize) -> ! {
         let envp = argv.add(count + 1);
         let end = (0..).find(|at| *envp.add(*at) == 0).unwrap_or(0);
         AUXILIARY.store(envp.add(end + 1).cast_mut(), Ordering::Relaxed);
-        super::tls::start(getauxval(libc::AT_PHDR) as *const _, getauxval(libc::AT_PHNUM) as usize);
+        let headers = getauxval(libc::AT_PHDR) as *const libc::Elf64_Phdr;
+        let headers = std::slice::from_raw_parts(headers, getauxval(libc::AT_PHNUM) as usize);
+        super::tls::start(headers);
+        seal(headers);
         crate::main(count as libc::c_int, argv.cast(), envp.cast())
     };
     super::shaped::_exit(code)
+}
+
+/// What is constant once the program runs, read-only from here on (PT_GNU_RELRO).
+#[cfg(bare)]
+fn seal(headers: &[libc::Elf64_Phdr]) {
+    let page = page_bytes();
+    for header in headers.iter().filter(|header| header.p_type == libc::PT_GNU_RELRO) {
+        let (from, end) = (header.p_vaddr as usize & !(page - 1), (header.p_vaddr + header.p_memsz) as usize);
+        // SAFETY: the linker keeps what is written later off these pages.
+        unsafe { super::calls::mprotect(from as *mut _, (end & !(page - 1)) - from, libc::PROT_READ) };
+    }
 }

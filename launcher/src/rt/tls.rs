@@ -29,14 +29,13 @@ pub fn bytes() -> usize {
 /// # Safety
 /// Called once, before anything thread-local is used, with the program's own headers.
 #[cfg(bare)]
-pub unsafe fn start(headers: *const Elf64_Phdr, count: usize) {
+pub unsafe fn start(headers: &'static [Elf64_Phdr]) {
     static mut FIRST: Area = Area([0; FIRST_BYTES]);
-    // SAFETY: the headers are mapped; a second thread does not exist yet.
+    // SAFETY: a second thread does not exist yet.
     unsafe {
-        let found = (0..count).map(|at| headers.add(at)).find(|header| (**header).p_type == libc::PT_TLS);
-        if let Some(header) = found {
-            IMAGE.store(header.cast_mut(), Ordering::Relaxed);
-            NEEDED.store(((*header).p_memsz + 2 * (*header).p_align) as usize + 64, Ordering::Relaxed);
+        if let Some(header) = headers.iter().find(|header| header.p_type == libc::PT_TLS) {
+            IMAGE.store(std::ptr::from_ref(header).cast_mut(), Ordering::Relaxed);
+            NEEDED.store((header.p_memsz + 2 * header.p_align) as usize + 64, Ordering::Relaxed);
         }
         if bytes() > FIRST_BYTES {
             super::signals::abort();
