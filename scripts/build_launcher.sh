@@ -22,6 +22,10 @@ built=launcher/target/$triple/release/stockade-launch
 if command -v readelf >/dev/null 2>&1 && readelf -lW "$built" | grep -q INTERP; then
     die "launcher_dynamic: build of '$root/$built': got a program that needs a loader, expected a static one"
 fi
+# build.rs lets nothing of it in; this finds a linker that looked elsewhere.
+if grep -qa 'GNU C Library\|GLIBC_' "$built"; then
+    die "launcher_c_library: build of '$root/$built': got a program that holds the C library, expected none"
+fi
 target=src/stockade/_bin/stockade-launch
 mkdir -p src/stockade/_bin
 chmod 0755 src/stockade/_bin

@@ -25,7 +25,6 @@ use crate::{control, cover, ending, persist, sys, ulid, version};
 
 /// The program. Returns the exit status; a signal of the command is raised, not returned.
 pub fn main(words: &[&CStr], block: Block) -> i32 {
-    sys::warm_heap();
     let start = Start::save();
     let args = match args::parse(words) {
         Ok(args) => args,
