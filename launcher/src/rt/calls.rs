@@ -57,6 +57,7 @@ calls! {
     execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int = SYS_execve;
     kill(pid: pid_t, signal: c_int) -> c_int = SYS_kill;
     getpid() -> pid_t = SYS_getpid;
+    getppid() -> pid_t = SYS_getppid;
     setpgid(pid: pid_t, group: pid_t) -> c_int = SYS_setpgid;
     getuid() -> uid_t = SYS_getuid;
     geteuid() -> uid_t = SYS_geteuid;

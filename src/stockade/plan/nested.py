@@ -13,7 +13,7 @@ import time
 
 from stockade.frozen import dataclass
 
-MAX_ENTRIES = 200_000
+MAX_ENTRIES = 1_000_000
 MAX_SECONDS = 4.0
 MAX_REPOSITORIES = 200
 NAMED_ENTRIES = 4000
