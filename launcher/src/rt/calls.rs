@@ -13,6 +13,8 @@ use super::{answer, raw};
 
 macro_rules! calls {
     ($($name:ident($($argument:ident: $kind:ty),*) -> $answer:ty = $number:ident;)*) => {$(
+        /// # Safety
+        /// As for the C function of this name.
         #[cfg_attr(bare, no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $kind),*) -> $answer {
             // SAFETY: the caller keeps the contract of the C function of this name.
@@ -57,6 +59,7 @@ calls! {
     execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int = SYS_execve;
     kill(pid: pid_t, signal: c_int) -> c_int = SYS_kill;
     getpid() -> pid_t = SYS_getpid;
+    getppid() -> pid_t = SYS_getppid;
     setpgid(pid: pid_t, group: pid_t) -> c_int = SYS_setpgid;
     getuid() -> uid_t = SYS_getuid;
     geteuid() -> uid_t = SYS_geteuid;

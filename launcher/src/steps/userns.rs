@@ -151,16 +151,20 @@ fn sources(row: &Row) -> Vec<Source<'_>> {
 
 /// A user namespace used only as a map: on-disk `owner` appears as kernel id `kernel`.
 fn id_namespace(owner: (u32, u32), kernel: (u32, u32)) -> Result<File, Refusal> {
+    // SAFETY: no failure.
+    let parent = unsafe { libc::getpid() };
     // SAFETY: the launcher is single-threaded here; the child only waits to be killed.
     let pid =
         unsafe { sys::fork_into(libc::CLONE_NEWUSER) }.map_err(|e| Refusal::new("userns_denied", "id map").io(&e))?;
     if pid == 0 {
-        // SAFETY: plain waiting; dies with us because of the parent-death signal.
+        // SAFETY: plain waiting; dies with us because of the parent-death signal, or by
+        // itself when we were gone before that was set.
         unsafe {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
-            loop {
+            while libc::getppid() == parent {
                 libc::pause();
             }
+            libc::_exit(0);
         }
     }
     let file = map_child(pid, owner, kernel)
