@@ -13,6 +13,8 @@ use super::{answer, raw};
 
 macro_rules! calls {
     ($($name:ident($($argument:ident: $kind:ty),*) -> $answer:ty = $number:ident;)*) => {$(
+        /// # Safety
+        /// As for the C function of this name.
         #[cfg_attr(bare, no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $kind),*) -> $answer {
             // SAFETY: the caller keeps the contract of the C function of this name.

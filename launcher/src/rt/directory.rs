@@ -9,6 +9,8 @@ use libc::{c_char, c_int, c_void, dirent64, size_t, ssize_t};
 use super::shaped::open;
 use super::{answer, calls, raw};
 
+/// # Safety
+/// `to` has room for `size` bytes.
 unsafe fn getdents(fd: c_int, to: *mut c_void, size: size_t) -> ssize_t {
     // SAFETY: the caller's buffer.
     answer(unsafe { raw(libc::SYS_getdents64, [fd as usize, to as usize, size]) })
@@ -25,6 +27,8 @@ struct Directory {
 #[repr(align(8))]
 struct Entries([u8; 8192]);
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn opendir(path: *const c_char) -> *mut Directory {
     // SAFETY: the caller's path.
@@ -36,6 +40,9 @@ unsafe extern "C" fn opendir(path: *const c_char) -> *mut Directory {
 }
 
 /// The kernel's record is the C structure. Null with errno untouched is the end.
+///
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn readdir64(dir: *mut Directory) -> *mut dirent64 {
     // SAFETY: the caller has it from opendir and lets nobody else use it meanwhile.
@@ -54,12 +61,16 @@ unsafe extern "C" fn readdir64(dir: *mut Directory) -> *mut dirent64 {
     entry
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn dirfd(dir: *mut Directory) -> c_int {
     // SAFETY: the caller has it from opendir.
     unsafe { (*dir).fd }
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn closedir(dir: *mut Directory) -> c_int {
     // SAFETY: the caller has it from opendir and uses it no more.

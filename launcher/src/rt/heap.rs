@@ -122,6 +122,9 @@ extern "C" fn calloc(count: size_t, size: size_t) -> *mut c_void {
 }
 
 /// The error is the answer, not errno.
+///
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn posix_memalign(to: *mut *mut c_void, align: size_t, size: size_t) -> c_int {
     // SAFETY: the caller's alignment is a power of two.
@@ -135,12 +138,16 @@ unsafe extern "C" fn posix_memalign(to: *mut *mut c_void, align: size_t, size: s
     }
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn realloc(at: *mut c_void, size: size_t) -> *mut c_void {
     // SAFETY: the caller's block, or null, comes from here.
     HEAP.with(|heap| unsafe { heap.c_realloc(at.cast(), size) }).cast()
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn free(at: *mut c_void) {
     // SAFETY: as above.

@@ -23,12 +23,16 @@ fn barrier() {
     unsafe { asm!("", options(nostack, preserves_flags)) };
 }
 
+/// # Safety
+/// Every byte that the arguments name is valid for what is done with it.
 #[inline(always)]
 unsafe fn load<T>(from: *const u8) -> T {
     // SAFETY: the caller has a whole T of readable bytes there; T is an integer.
     unsafe { from.cast::<T>().read_unaligned() }
 }
 
+/// # Safety
+/// Every byte that the arguments name is valid for what is done with it.
 #[inline(always)]
 unsafe fn store<T>(to: *mut u8, value: T) {
     // SAFETY: the caller has room for a whole T there.
@@ -36,6 +40,9 @@ unsafe fn store<T>(to: *mut u8, value: T) {
 }
 
 /// Moves one or two T that cover `size` bytes together; all is read before a byte is written.
+///
+/// # Safety
+/// Every byte that the arguments name is valid for what is done with it.
 #[inline(always)]
 unsafe fn ends<T>(to: *mut u8, from: *const u8, size: usize) {
     let last = size - size_of::<T>();
@@ -48,6 +55,9 @@ unsafe fn ends<T>(to: *mut u8, from: *const u8, size: usize) {
 }
 
 /// Up to two chunks, overlapping or not.
+///
+/// # Safety
+/// Every byte that the arguments name is valid for what is done with it.
 #[inline(always)]
 unsafe fn copy_small(to: *mut u8, from: *const u8, size: usize) {
     // SAFETY: each arm moves within `size` bytes.
@@ -64,6 +74,9 @@ unsafe fn copy_small(to: *mut u8, from: *const u8, size: usize) {
 }
 
 /// Right also when the target begins before the source: the last chunk is read first.
+///
+/// # Safety
+/// Every byte that the arguments name is valid for what is done with it.
 #[inline(always)]
 unsafe fn copy_up(to: *mut u8, from: *const u8, size: usize) {
     // SAFETY: more than two chunks; every access is within `size` bytes.
@@ -80,6 +93,9 @@ unsafe fn copy_up(to: *mut u8, from: *const u8, size: usize) {
 }
 
 /// Right also when the target begins after the source: the first chunk is read first.
+///
+/// # Safety
+/// Every byte that the arguments name is valid for what is done with it.
 #[inline(always)]
 unsafe fn copy_down(to: *mut u8, from: *const u8, size: usize) {
     // SAFETY: as above.
@@ -95,6 +111,8 @@ unsafe fn copy_down(to: *mut u8, from: *const u8, size: usize) {
     }
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn memcpy(to: *mut c_void, from: *const c_void, size: size_t) -> *mut c_void {
     let (target, source) = (to.cast::<u8>(), from.cast::<u8>());
@@ -117,6 +135,8 @@ unsafe extern "C" fn memcpy(to: *mut c_void, from: *const c_void, size: size_t) 
     to
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn memmove(to: *mut c_void, from: *const c_void, size: size_t) -> *mut c_void {
     let (target, source) = (to.cast::<u8>(), from.cast::<u8>());
@@ -133,6 +153,8 @@ unsafe extern "C" fn memmove(to: *mut c_void, from: *const c_void, size: size_t)
     to
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn memset(to: *mut c_void, byte: c_int, size: size_t) -> *mut c_void {
     let target = to.cast::<u8>();
@@ -163,6 +185,8 @@ unsafe extern "C" fn memset(to: *mut c_void, byte: c_int, size: size_t) -> *mut 
     to
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn memcmp(a: *const c_void, b: *const c_void, size: size_t) -> c_int {
     let (a, b) = (a.cast::<u8>(), b.cast::<u8>());
@@ -185,12 +209,16 @@ unsafe extern "C" fn memcmp(a: *const c_void, b: *const c_void, size: size_t) ->
     0
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn bcmp(a: *const c_void, b: *const c_void, size: size_t) -> c_int {
     // SAFETY: the caller's contract.
     unsafe { memcmp(a, b, size) }
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn strlen(text: *const u8) -> size_t {
     let mut at = 0;

@@ -12,60 +12,81 @@ use libc::{size_t, ssize_t, stat as Stat, stat64 as Stat64, timespec};
 use super::{answer, calls, fail, raw, start};
 
 /// open(2); aarch64 has openat only.
+///
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: the caller's path; without O_CREAT the mode is not read.
     unsafe { calls::openat(libc::AT_FDCWD, path, flags, mode) }
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: as above.
     unsafe { open(path, flags, mode) }
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn stat(path: *const c_char, to: *mut Stat) -> c_int {
     // SAFETY: the caller's path and structure.
     unsafe { calls::fstatat(libc::AT_FDCWD, path, to, 0) }
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn stat64(path: *const c_char, to: *mut Stat64) -> c_int {
     // SAFETY: as above.
     unsafe { calls::fstatat64(libc::AT_FDCWD, path, to, 0) }
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn lstat64(path: *const c_char, to: *mut Stat64) -> c_int {
     // SAFETY: as above.
     unsafe { calls::fstatat64(libc::AT_FDCWD, path, to, libc::AT_SYMLINK_NOFOLLOW) }
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
     // SAFETY: the caller's path. faccessat(2): the call itself takes no flags.
     answer(unsafe { raw(libc::SYS_faccessat, [libc::AT_FDCWD as usize, path as usize, mode as usize]) }) as c_int
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn chmod(path: *const c_char, mode: mode_t) -> c_int {
     // SAFETY: the caller's path.
     answer(unsafe { raw(libc::SYS_fchmodat, [libc::AT_FDCWD as usize, path as usize, mode as usize]) }) as c_int
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn readlink(path: *const c_char, to: *mut c_char, size: size_t) -> ssize_t {
     // SAFETY: the caller's path and buffer.
     unsafe { calls::readlinkat(libc::AT_FDCWD, path, to, size) }
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn futimens(fd: c_int, times: *const timespec) -> c_int {
     // SAFETY: the caller's times, or null; a null path stands for the descriptor itself.
     unsafe { calls::utimensat(fd, null(), times, 0) }
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, size: size_t, flags: c_int) -> ssize_t {
     let arguments = [fd as usize, buffer as usize, size, flags as usize];
@@ -74,6 +95,9 @@ unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, size: size_t, flags: c
 }
 
 /// poll(2); aarch64 has ppoll only.
+///
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
     let ms = c_long::from(timeout_ms);
@@ -83,6 +107,8 @@ unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) ->
     answer(unsafe { raw(libc::SYS_ppoll, [fds as usize, count as usize, timeout as usize]) }) as c_int
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn pause() -> c_int {
     // SAFETY: nothing is polled.
@@ -90,6 +116,9 @@ unsafe extern "C" fn pause() -> c_int {
 }
 
 /// The error is the answer, not errno.
+///
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn clock_nanosleep(clock: c_int, flags: c_int, time: *const timespec, left: *mut timespec) -> c_int {
     let arguments = [clock as usize, flags as usize, time as usize, left as usize];
@@ -98,6 +127,8 @@ unsafe extern "C" fn clock_nanosleep(clock: c_int, flags: c_int, time: *const ti
     kernel.wrapping_neg() as c_int
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn waitpid(pid: pid_t, status: *mut c_int, options: c_int) -> pid_t {
     let arguments = [pid as usize, status as usize, options as usize];
@@ -119,12 +150,16 @@ extern "C" fn getpgrp() -> pid_t {
     unsafe { raw(libc::SYS_getpgid, [0]) as pid_t }
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn getrlimit(resource: c_uint, to: *mut rlimit) -> c_int {
     // SAFETY: the caller's structure; no new limit is given.
     answer(unsafe { raw(libc::SYS_prlimit64, [0, resource as usize, 0, to as usize]) }) as c_int
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn setrlimit(resource: c_uint, limit: *const rlimit) -> c_int {
     // SAFETY: the caller's structure; the old limit is not asked for.

@@ -29,6 +29,8 @@ fn bit(signal: c_int) -> Option<Bits> {
     (1..=64).contains(&signal).then(|| 1 << (signal - 1))
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn sigemptyset(set: *mut sigset_t) -> c_int {
     // SAFETY: the caller's set, plain data.
@@ -36,6 +38,8 @@ unsafe extern "C" fn sigemptyset(set: *mut sigset_t) -> c_int {
     0
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn sigfillset(set: *mut sigset_t) -> c_int {
     // SAFETY: the caller's set, plain data.
@@ -43,6 +47,8 @@ unsafe extern "C" fn sigfillset(set: *mut sigset_t) -> c_int {
     0
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn sigaddset(set: *mut sigset_t, signal: c_int) -> c_int {
     let Some(bit) = bit(signal) else { return fail(libc::EINVAL) as c_int };
@@ -51,6 +57,8 @@ unsafe extern "C" fn sigaddset(set: *mut sigset_t, signal: c_int) -> c_int {
     0
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn sigismember(set: *const sigset_t, signal: c_int) -> c_int {
     let Some(bit) = bit(signal) else { return fail(libc::EINVAL) as c_int };
@@ -58,6 +66,8 @@ unsafe extern "C" fn sigismember(set: *const sigset_t, signal: c_int) -> c_int {
     c_int::from(unsafe { *set.cast::<Bits>() } & bit != 0)
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn sigprocmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
     // SAFETY: the caller's sets, or null; each has room for the kernel's bits.
@@ -65,6 +75,9 @@ unsafe extern "C" fn sigprocmask(how: c_int, set: *const sigset_t, old: *mut sig
 }
 
 /// The error is the answer, not errno. The call itself changes one thread only.
+///
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
     // SAFETY: as above.
@@ -72,18 +85,24 @@ unsafe extern "C" fn pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut
     kernel.wrapping_neg() as c_int
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn sigpending(set: *mut sigset_t) -> c_int {
     // SAFETY: the caller's set.
     answer(unsafe { raw(libc::SYS_rt_sigpending, [set as usize, SET_BYTES]) }) as c_int
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn sigtimedwait(set: *const sigset_t, info: *mut siginfo_t, time: *const timespec) -> c_int {
     // SAFETY: the caller's structures, or null.
     answer(unsafe { raw(libc::SYS_rt_sigtimedwait, [set as usize, info as usize, time as usize, SET_BYTES]) }) as c_int
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn signalfd(fd: c_int, set: *const sigset_t, flags: c_int) -> c_int {
     // SAFETY: the caller's set.
@@ -95,6 +114,8 @@ fn set_action(signal: c_int, new: *const Action, old: *mut Action) -> isize {
     answer(unsafe { raw(libc::SYS_rt_sigaction, [signal as usize, new as usize, old as usize, SET_BYTES]) })
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
     let mut wanted = Action::default();

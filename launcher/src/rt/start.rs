@@ -71,10 +71,13 @@ std::arch::global_asm!(
 );
 
 /// `stack`: argument count, arguments, null, environment, null, auxiliary vector.
+///
+/// # Safety
+/// As for the C function of this name.
 #[cfg(bare)]
 unsafe extern "C" fn enter(stack: *const usize) -> ! {
     // SAFETY: the kernel's block, as above; thread-local storage comes before its first use.
-    let code = unsafe {
+    unsafe {
         let (count, argv) = (*stack, stack.add(1));
         let envp = argv.add(count + 1);
         let end = (0..).find(|at| *envp.add(*at) == 0).unwrap_or(0);
@@ -82,10 +85,22 @@ unsafe extern "C" fn enter(stack: *const usize) -> ! {
         let headers = getauxval(libc::AT_PHDR) as *const libc::Elf64_Phdr;
         let headers = std::slice::from_raw_parts(headers, getauxval(libc::AT_PHNUM) as usize);
         super::tls::start(headers);
-        seal(headers);
-        crate::main(count as libc::c_int, argv.cast(), envp.cast())
-    };
-    super::shaped::_exit(code)
+        run(headers, count as libc::c_int, argv, envp)
+    }
+}
+
+/// A function of its own: the compiler takes the thread pointer for constant within
+/// one, and may read it before `enter` has set it.
+///
+/// # Safety
+/// Called once, by `enter`, with the kernel's block.
+#[cfg(bare)]
+#[inline(never)]
+unsafe fn run(headers: &[libc::Elf64_Phdr], count: libc::c_int, argv: *const usize, envp: *const usize) -> ! {
+    super::tls::check();
+    seal(headers);
+    // SAFETY: the kernel's arguments, as the C start-up code would pass them.
+    super::shaped::_exit(unsafe { crate::main(count, argv.cast(), envp.cast()) })
 }
 
 /// What is constant once the program runs, read-only from here on (PT_GNU_RELRO).

@@ -65,6 +65,9 @@ extern "C" fn realpath(_path: *const c_char, _to: *mut c_char) -> *mut c_char {
 }
 
 /// What `io::Error` shows of a number: its name, as everywhere else in our messages.
+///
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn __xpg_strerror_r(number: c_int, to: *mut c_char, size: size_t) -> c_int {
     let text = errno::label(number);

@@ -46,6 +46,8 @@ struct First {
     padding: usize,
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn pthread_create(
     made: *mut pthread_t,
@@ -94,6 +96,9 @@ extern "C" fn body(first: *mut First) -> ! {
 }
 
 /// Waits until the kernel no longer uses the stack, then gives it back.
+///
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn pthread_join(thread: pthread_t, answer: *mut *mut c_void) -> c_int {
     let thread = thread as *mut Thread;
@@ -157,6 +162,8 @@ std::arch::global_asm!(
     clone = const libc::SYS_clone,
 );
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn pthread_attr_init(attributes: *mut pthread_attr_t) -> c_int {
     // SAFETY: the caller's structure, whose first word is ours to use.
@@ -164,6 +171,8 @@ unsafe extern "C" fn pthread_attr_init(attributes: *mut pthread_attr_t) -> c_int
     0
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn pthread_attr_setstacksize(attributes: *mut pthread_attr_t, size: size_t) -> c_int {
     // SAFETY: as above.
@@ -192,6 +201,8 @@ extern "C" fn pthread_setname_np(_thread: pthread_t, _name: *const c_char) -> c_
     0
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn pthread_key_create(key: *mut pthread_key_t, _destructor: *const c_void) -> c_int {
     // SAFETY: the caller's key. std takes 0 for "none yet".

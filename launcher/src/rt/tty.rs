@@ -18,6 +18,8 @@ struct Settings {
     characters: [u8; 19],
 }
 
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn tcgetattr(fd: c_int, to: *mut termios) -> c_int {
     let mut now = Settings::default();
@@ -34,6 +36,9 @@ unsafe extern "C" fn tcgetattr(fd: c_int, to: *mut termios) -> c_int {
 }
 
 /// `when` is TCSANOW, TCSADRAIN or TCSAFLUSH: the requests follow each other alike.
+///
+/// # Safety
+/// As for the C function of this name.
 #[cfg_attr(bare, no_mangle)]
 unsafe extern "C" fn tcsetattr(fd: c_int, when: c_int, from: *const termios) -> c_int {
     // SAFETY: the caller's structure.
