@@ -20,16 +20,20 @@ fn main() {
         link_nothing(&PathBuf::from(variable("OUT_DIR")));
     }
     println!("cargo::rustc-check-cfg=cfg(bare)");
+    println!("cargo::rerun-if-env-changed={KEEP}");
     for path in ["build.rs", "seccomp", "src/bpf.rs", "src/bpf/policy.rs"] {
         println!("cargo::rerun-if-changed={path}");
     }
 }
 
+/// Set, the release build keeps the C library: for a Rust whose std wants a function that `src/rt` lacks.
+const KEEP: &str = "STOCKADE_C_LIBRARY";
+
 /// The release build stands on `src/rt` alone. Debug builds and the unit tests have
 /// std's own start, so they keep the system's C library.
 fn is_bare(arch: &str) -> bool {
     let gnu = variable("CARGO_CFG_TARGET_OS") == "linux" && variable("CARGO_CFG_TARGET_ENV") == "gnu";
-    gnu && ["x86_64", "aarch64"].contains(&arch) && variable("PROFILE") == "release"
+    gnu && ["x86_64", "aarch64"].contains(&arch) && variable("PROFILE") == "release" && std::env::var_os(KEEP).is_none()
 }
 
 /// std asks for these libraries by name. Found first, and empty, they give nothing:

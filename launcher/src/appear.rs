@@ -112,7 +112,8 @@ fn add(plan: &Plan, found: &mut Vec<Guard>, root: &str, name: &str, cover: bool)
     let below = |inner: &str, outer: &str| inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('/'));
     let locked = |guard: &&Guard| guard.read_only && (guard.path == path || below(&path, &guard.path));
     let placed = |target: &str| target == path || below(target, &path);
-    if plan.guards.iter().chain(&*found).any(|guard| locked(&guard)) || plan.mounts.iter().map(Row::target).any(placed) {
+    if plan.guards.iter().chain(&*found).any(|guard| locked(&guard)) || plan.mounts.iter().map(Row::target).any(placed)
+    {
         return;
     }
     let parents = name.match_indices('/').map(|(at, _)| format!("{root}/{}", &name[..at]));

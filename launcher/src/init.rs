@@ -44,6 +44,8 @@ pub struct Start {
     pub mask: libc::sigset_t,
     pub sigchld_ignored: bool,
     pub umask: libc::mode_t,
+    /// The limit of descriptors, where we raised it for ourselves.
+    pub files: Option<libc::rlimit>,
 }
 
 impl Start {
@@ -64,7 +66,7 @@ impl Start {
             libc::umask(umask);
             umask
         };
-        Start { mask: sys::block_all_signals(), sigchld_ignored, umask }
+        Start { mask: sys::block_all_signals(), sigchld_ignored, umask, files: None }
     }
 
     fn restore(&self) {
@@ -286,6 +288,7 @@ fn prepare_command(launch: &Launch) -> Result<Vec<CString>, Refusal> {
         let kept: Vec<RawFd> = (0..=2).chain(plan.fds.iter().copied()).collect();
         landlock::restrict(policy, &kept)?;
     }
+    launch.start.files.as_ref().map(limits::restore_files).transpose()?;
     limits::apply(&plan.limits)?;
     launch.start.restore();
     seccomp::install(&plan.seccomp.filter)
