@@ -238,8 +238,10 @@ def refusal(record: Record, returncode: int | None) -> Refused | LaunchFailed:
     if code in BROKEN:
         return LaunchFailed(code, message, hint=hint, record=record, returncode=returncode)
     transient = bool(record.get("transient", False))
-    if transient and record.get("errno") in _SHORT:
-        limit, raised = limit_of(record["errno"])
+    limit, raised = limit_of(record.get("errno") or 0)
+    # A file that may not grow is a shortage where the caller has a limit, else an end of the file system.
+    if (transient and record.get("errno") in _SHORT) or (record.get("errno") == errno.EFBIG and limit):
+        transient = True
         code, message, hint = "resource", f"{message} ({limit})" if limit else message, raised
     elif (code, record.get("errno")) in _HINTS:
         hint = _HINTS[code, record["errno"]]
