@@ -92,11 +92,12 @@ class World:
         return take_apart(wrapped.argv, wrapped.env)
 
 
-# Budgets that no launch of the tier can meet on the reference machine, and where that is shown.
+# Budgets that no launch of the tier can meet on the reference machine (docs/adr/0006), with what is held instead.
 LIMITS = {
-    "standard, net host: no-op over bubblewrap": "missed: a limit, docs/adr/0006",
-    "standard, net host: spawns per second over bubblewrap": "missed: a limit, docs/adr/0006",
+    "standard, net host: no-op over bubblewrap": 0.75,
+    "standard, net host: spawns per second over bubblewrap": 1.3,
 }
+MISSED = "missed: a limit, docs/adr/0006"
 
 
 def limited(what: str, value: float, limit: float, unit: str, values: dict[str, float], detail: str = "") -> Row:
@@ -106,7 +107,7 @@ def limited(what: str, value: float, limit: float, unit: str, values: dict[str, 
         what=what,
         measured=text,
         budget=f"≤ {limit:g} {unit}".strip(),
-        verdict="ok" if value <= limit else LIMITS.get(what, "FAIL"),
+        verdict="ok" if value <= limit else MISSED if value <= LIMITS.get(what, limit) else "FAIL",
         values=values,
     )
 
@@ -118,7 +119,7 @@ def at_least(what: str, value: float, limit: float, unit: str, values: dict[str,
         what=what,
         measured=text,
         budget=f"≥ {limit:g} {unit}".strip(),
-        verdict="ok" if value >= limit else LIMITS.get(what, "FAIL"),
+        verdict="ok" if value >= limit else MISSED if value >= LIMITS.get(what, limit) else "FAIL",
         values=values,
     )
 

@@ -133,7 +133,8 @@ CODES: dict[str, Code] = {
     "overlay_denied": Code("the kernel refused an overlay",
                            "overlay mounts are not allowed here; `stockade doctor` names the cause"),
     "guard_denied": Code("a guarded path could not be pinned",
-                         "a guarded path could not be protected; it may have been replaced, try again"),
+                         "a guarded path could not be protected; make it readable, or try again if it was being "
+                         "replaced"),
     "guard_lost": Code("a guard inside a write root disappeared and the box was ended",
                        "the host changed the guarded file; start again"),
     "proc_denied": Code("the kernel refused a fresh /proc",

@@ -2,7 +2,7 @@
 //!
 //! Owns the entry point, thread-local storage, the heap, the memory routines that
 //! compiled code calls, and those C functions that the launcher and Rust's standard
-//! library reach, under their C names: each is a system call, or ends the process.
+//! library reach, under their C names: nearly all one system call each.
 //! Starting glibc takes longer than everything else that a launch does before its
 //! first clone (docs/adr/0007). Fails closed: `build.rs` shows the linker an empty C
 //! library, so a function that is missing here is an error of the build.

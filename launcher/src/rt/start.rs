@@ -110,6 +110,8 @@ fn seal(headers: &[libc::Elf64_Phdr]) {
     for header in headers.iter().filter(|header| header.p_type == libc::PT_GNU_RELRO) {
         let (from, end) = (header.p_vaddr as usize & !(page - 1), (header.p_vaddr + header.p_memsz) as usize);
         // SAFETY: the linker keeps what is written later off these pages.
-        unsafe { super::calls::mprotect(from as *mut _, (end & !(page - 1)) - from, libc::PROT_READ) };
+        if unsafe { super::calls::mprotect(from as *mut _, (end & !(page - 1)) - from, libc::PROT_READ) } != 0 {
+            super::signals::abort();
+        }
     }
 }

@@ -67,7 +67,10 @@ unsafe extern "C" fn pthread_create(
         if mapping == libc::MAP_FAILED {
             return libc::EAGAIN;
         }
-        calls::mprotect(mapping, page, libc::PROT_NONE);
+        if calls::mprotect(mapping, page, libc::PROT_NONE) != 0 {
+            calls::munmap(mapping, size);
+            return libc::EAGAIN;
+        }
         let top = mapping.cast::<u8>().add(page + stack);
         let pointer = tls::place(top);
         let end = mapping.cast::<u8>().add(size - size_of::<Thread>());

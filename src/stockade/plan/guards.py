@@ -28,6 +28,7 @@ SECRET_DEPTH = 4
 TOO_LARGE = "write_root_too_large"
 TOO_MUCH_CONFIG = "git_config_too_large"
 UNNAMEABLE = "name_not_utf8"
+LOCKED = "directory_locked"
 
 
 class Guards:
@@ -190,7 +191,7 @@ def _listed_points(guards: Guards, want: Want, opened: frozenset[str]) -> None:
             guards.points.update(_places(chosen.found(directory, names), want.write))
         _nested_repositories(guards, want, walk)
         if not walk.finished:
-            _too_large(guards, want, root)
+            _unfinished(guards, want, root, walk.locked)
     guards.points.update(_places(_home_points(want, entries), want.write))
 
 
@@ -202,7 +203,11 @@ def _nested_repositories(guards: Guards, want: Want, walk: nested.Survey) -> Non
             guards.repositories.setdefault(repo.git_dir, repo)
 
 
-def _too_large(guards: Guards, want: Want, root: str) -> None:
+def _unfinished(guards: Guards, want: Want, root: str, locked: str) -> None:
+    if locked:
+        _lose(guards, want, LOCKED, f"directory {locked!r}: its mode lets nobody look for repositories in it, and a "
+              "box can change that")
+        return
     _lose(guards, want, TOO_LARGE, f"write root {root!r}: too large to search to the end for repositories, so hooks "
           "and configuration of some may be writable")
 

@@ -113,7 +113,7 @@ def _check_lost(want: Want, lost: Mapping[str, tuple[str, str]]) -> None:
         return
     raise Refused("promise_not_kept", f"{lost[missing[0]][1]}; tier {want.tier} requires {', '.join(missing)}",
                   reasons=tuple(lost[promise][1] for promise in missing), missing=tuple(missing),
-                  remedy=f"make a smaller directory the write root, or accept {' and '.join(missing)}")
+                  remedy=f"change that, make a smaller directory the write root, or accept {' and '.join(missing)}")
 
 
 def _accepted_by_tier(want: Want, lost: list[str]) -> bool:
