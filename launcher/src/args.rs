@@ -102,10 +102,24 @@ fn bind(args: &mut Args, value: &str) -> Result<(), Refusal> {
     }
 }
 
+/// A stored plan lies in the state home, which no write root may touch: the compiler
+/// refused that for the parameters it knew, and these are others.
+fn off_the_state_home(args: &Args) -> Result<(), Refusal> {
+    let Some((home, _)) = args.plan_store.as_deref().and_then(|store| store.rsplit_once('/')) else { return Ok(()) };
+    let within = |inner: &str, outer: &str| {
+        inner.strip_prefix(outer.trim_end_matches('/')).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    match args.binds.values().find(|path| within(path, home) || within(home, path)) {
+        Some(path) => Err(Refusal::new("bind_invalid", path.as_str()).detail("the state home lies in it, or above it")),
+        None => Ok(()),
+    }
+}
+
 fn check(args: Args) -> Result<Args, Refusal> {
     if args.version {
         return Ok(args);
     }
+    off_the_state_home(&args)?;
     let from_store = args.plan.is_some() && args.plan_store.is_some();
     if args.plan_fd.is_some() == from_store || args.plan.is_some() != args.plan_store.is_some() {
         return Err(usage("--plan", "expected --plan-fd N, or --plan DIGEST with --plan-store DIR"));

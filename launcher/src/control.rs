@@ -141,16 +141,22 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 struct Ancillary([u8; 64]);
 
 pub fn send_order(fd: RawFd, order: &Order) -> io::Result<()> {
-    send(fd, &order.bytes(), None)
+    send(fd, &order.bytes(), None, 0)
 }
 
 pub fn send_event(fd: RawFd, event: &Event) -> io::Result<()> {
-    send(fd, &event.bytes(), None)
+    send(fd, &event.bytes(), None, 0)
+}
+
+/// For what the box causes at will: with a P0 that does not read (a stopped one) it is
+/// left out, so that P1 keeps to its other duties, the wall clock among them.
+pub fn send_if_room(fd: RawFd, event: &Event) -> io::Result<()> {
+    send(fd, &event.bytes(), None, libc::MSG_DONTWAIT)
 }
 
 /// `Listening`, with the socket.
 pub fn send_listener(fd: RawFd, listener: RawFd) -> io::Result<()> {
-    send(fd, &Event::Listening.bytes(), Some((libc::SCM_RIGHTS, &listener.to_ne_bytes())))
+    send(fd, &Event::Listening.bytes(), Some((libc::SCM_RIGHTS, &listener.to_ne_bytes())), 0)
 }
 
 /// `Forked`, with the pid as credentials. Needs CAP_SYS_ADMIN over the pid
@@ -161,10 +167,10 @@ pub fn send_forked(fd: RawFd, pid: libc::pid_t) -> io::Result<()> {
         unsafe { (libc::ucred { pid, uid: libc::getuid(), gid: libc::getgid() }, std::mem::size_of::<libc::ucred>()) };
     // SAFETY: the slice covers exactly the plain data of `creds`, which outlives it.
     let bytes = unsafe { std::slice::from_raw_parts(std::ptr::addr_of!(creds).cast::<u8>(), size) };
-    send(fd, &Event::Forked.bytes(), Some((libc::SCM_CREDENTIALS, bytes)))
+    send(fd, &Event::Forked.bytes(), Some((libc::SCM_CREDENTIALS, bytes)), 0)
 }
 
-fn send(fd: RawFd, bytes: &[u8], ancillary: Option<(i32, &[u8])>) -> io::Result<()> {
+fn send(fd: RawFd, bytes: &[u8], ancillary: Option<(i32, &[u8])>, flags: i32) -> io::Result<()> {
     let mut room = Ancillary([0; 64]);
     let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: msghdr is plain data; every pointer in it outlives sendmsg, and the
@@ -182,7 +188,7 @@ fn send(fd: RawFd, bytes: &[u8], ancillary: Option<(i32, &[u8])>) -> io::Result<
             (*header).cmsg_len = libc::CMSG_LEN(data.len() as u32) as _;
             std::ptr::copy_nonoverlapping(data.as_ptr(), libc::CMSG_DATA(header), data.len());
         }
-        crate::sys::check(libc::sendmsg(fd, &msg, libc::MSG_NOSIGNAL) as i64).map(drop)
+        crate::sys::check(libc::sendmsg(fd, &msg, libc::MSG_NOSIGNAL | flags) as i64).map(drop)
     }
 }
 

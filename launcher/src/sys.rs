@@ -196,6 +196,19 @@ pub fn statx_mount_id(dir: RawFd, path: &std::ffi::CStr, flags: i32) -> io::Resu
     }
 }
 
+/// The mount id of a path that is the root of a mount; nothing where no mount hangs on it.
+/// statx(2), STATX_ATTR_MOUNT_ROOT (Linux 5.8).
+pub fn statx_mount_root(path: &CStr) -> io::Result<Option<u64>> {
+    const MOUNT_ROOT: u64 = 0x2000;
+    // SAFETY: statx is plain data; path lives through the call.
+    unsafe {
+        let mut stx: libc::statx = std::mem::zeroed();
+        let flags = libc::AT_SYMLINK_NOFOLLOW | libc::AT_STATX_DONT_SYNC;
+        check(i64::from(libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, libc::STATX_MNT_ID, &mut stx)))?;
+        Ok((stx.stx_attributes & MOUNT_ROOT != 0).then_some(stx.stx_mnt_id))
+    }
+}
+
 /// Writes a whole small file (id maps, setgroups) in one call, as the kernel wants it.
 pub fn write_file(path: &str, text: &str) -> io::Result<()> {
     use std::io::Write;

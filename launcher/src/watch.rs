@@ -72,6 +72,7 @@ impl Watch {
                 return 124;
             }
             if let Some(limit) = self.over_limit() {
+                self.end_all();
                 self.tell(&limit);
                 return 0;
             }
@@ -106,6 +107,17 @@ impl Watch {
     fn tell(&self, event: &Event) {
         // A P0 that cannot be told is gone, and its end ends us at the next poll.
         let _ = control::send_event(self.control, event);
+    }
+
+    fn tell_if_room(&self, event: &Event) {
+        let _ = control::send_if_room(self.control, event);
+    }
+
+    /// Before a word that P0, stopped perhaps, may be slow to take. kill(2): -1 is all
+    /// of the namespace but process 1.
+    fn end_all(&self) {
+        // SAFETY: no pointers.
+        unsafe { libc::kill(-1, libc::SIGKILL) };
     }
 
     /// False when P0 is gone.
@@ -195,10 +207,11 @@ impl Watch {
                 continue;
             }
             if libc::WIFSTOPPED(status) {
-                self.tell(&Event::Stopped(libc::WSTOPSIG(status)));
+                self.tell_if_room(&Event::Stopped(libc::WSTOPSIG(status)));
             } else if libc::WIFCONTINUED(status) {
-                self.tell(&Event::Continued);
+                self.tell_if_room(&Event::Continued);
             } else {
+                self.end_all();
                 self.tell(&Event::Ended(status));
                 return true;
             }

@@ -7,6 +7,7 @@ client's configuration file) is started by whoever holds it, with no Python in b
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import pytest
@@ -123,3 +124,15 @@ def test_a_link_to_itself_and_odd_names_do_not_stop_a_stored_line(actor: Actor, 
 def test_a_line_stays_what_it_was_where_nothing_came(actor: Actor, fresh_repo: str) -> None:
     made = actor.plan(["/bin/true"], tier="strict", cwd=fresh_repo)
     assert made["plan"]["appearing"] and actor.call(made["argv"], cwd=fresh_repo, env=made["env"]).returncode == 0
+
+
+@requirement("fs.own_state")
+@at_tiers("fs.own_state")
+@pytest.mark.parametrize("inside", ["", "/plans", "/.."])
+def test_a_stored_line_is_not_turned_at_the_state_home(actor: Actor, fresh_repo: str, stored: dict[str, Any], inside: str) -> None:
+    argv = list(stored["argv"])
+    state = os.path.normpath(os.path.dirname(argv[argv.index("--plan-store") + 1]) + inside)
+    argv[argv.index("--bind") + 1] = f"ws={state}"
+    argv[argv.index("--cwd") + 1] = state
+    done = actor.call(argv, cwd=fresh_repo, env=stored["env"])
+    assert done.returncode == 125 and b"bind_invalid" in done.stderr, done

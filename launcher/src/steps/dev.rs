@@ -61,7 +61,8 @@ fn bind_node(dev: RawFd, name: &str) -> io::Result<()> {
 
 /// The terminal on standard input, output or error as /dev/console: it has no name in the box's
 /// own devpts, and ttyname(3) looks for one below /dev. bubblewrap and systemd-nspawn do the same.
-/// No terminal, or one whose name leads elsewhere: nothing.
+/// No terminal, or one whose name leads elsewhere: nothing. Nor for one that was lent for
+/// writing or reading alone, which the name would open for both.
 fn console(dev: RawFd) -> io::Result<()> {
     let Some(tree) = (0..=2).find_map(terminal) else { return Ok(()) };
     mounts::make_node_at(dev, "console", libc::S_IFREG | 0o600)?;
@@ -78,7 +79,11 @@ fn terminal(fd: RawFd) -> Option<OwnedFd> {
     let same = (given.st_dev, given.st_ino, given.st_rdev) == (found.st_dev, found.st_ino, found.st_rdev);
     // SAFETY: isatty takes any number.
     let terminal = given.st_mode & libc::S_IFMT == libc::S_IFCHR && unsafe { libc::isatty(fd) } == 1;
-    (same && terminal).then_some(tree)
+    // SAFETY: F_GETFL takes no pointer.
+    let both = unsafe { libc::fcntl(fd, libc::F_GETFL) } & libc::O_ACCMODE == libc::O_RDWR;
+    // A master is no terminal to sit at: opening it makes a new pair (pts(4)).
+    let master = given.st_rdev == libc::makedev(5, 2);
+    (same && terminal && both && !master).then_some(tree)
 }
 
 fn link_at(dev: RawFd, name: &str, to: &str) -> io::Result<()> {

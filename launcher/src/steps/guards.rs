@@ -73,13 +73,12 @@ impl Placed {
         path_mount_id(&self.guard.path).is_ok()
     }
 
-    /// Takes the mount that now stands at the path as the guard.
+    /// Takes the mount that now hangs on the path as the guard. None does when the host
+    /// has renamed once more since P0 placed it: then it is lost again.
     pub fn renew(&mut self) -> io::Result<()> {
-        let id = path_mount_id(&self.guard.path)?;
-        if id == self.mount_id {
-            return Ok(());
-        }
-        self.mount_id = id;
+        let path = sys::cstr(&self.guard.path)?;
+        let root = sys::statx_mount_root(&path)?;
+        self.mount_id = root.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))?;
         Ok(())
     }
 }
