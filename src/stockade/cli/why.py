@@ -14,7 +14,7 @@ from typing import Any
 from stockade.cli import request as wanted
 from stockade.cli.grammar import Parsed
 from stockade.cli.output import clean, emit, paint, say
-from stockade.cli.verdict import Judge, Verdict, accepted_with
+from stockade.plan.verdict import Judge, Verdict, accepted_with
 from stockade.errors import ConfigError, Error, Refused
 from stockade.frozen import replace
 from stockade.host.probe import host_facts
