@@ -5,7 +5,8 @@ Started with /usr/bin/python3 by ``actors.py`` (an ordinary user cannot read the
 the test run). One JSON job in argv[2], the package's parent directory in argv[1]. Modes:
 ``run`` (one box, answer as JSON), ``exec`` (become the launcher of a wrapped command, for boxes
 that live while the host acts), ``plan`` (the compiled plan), ``raw`` (a given plan through a
-sealed memfd to the launcher, for mechanisms switched off and for faults).
+sealed memfd to the launcher, for mechanisms switched off and for faults), ``check`` (what
+``Sandbox.check`` says about paths).
 """
 
 from __future__ import annotations
@@ -114,11 +115,40 @@ def raw(job):
     os.execv(argv[0], argv)
 
 
+def check(job):
+    """Ask ``Sandbox.check`` about many (path, mode) pairs; the grant is looked for in some of the denials only."""
+    import stockade
+    from stockade.process import files
+
+    look, asked = files._grant, []
+    every = job.get("grants_every", 25)
+    files._grant = lambda *given: look(*given) if len(asked) % every == 1 else None
+    try:
+        box = stockade.Sandbox(**_kwargs(job))
+        for path, mode in job["pairs"]:
+            asked.append(None)
+            asked[-1] = _checked(stockade, box, path, mode)
+    except stockade.Error as error:
+        return _refusal(error)
+    return {"answers": asked}
+
+
+def _checked(stockade, box, path, mode):
+    try:
+        return {"answer": box.check(path, mode)}
+    except stockade.Denied as error:
+        return {"answer": "denied", "rule": error.rule, "grant": error.grant}
+    except stockade.Refused as error:
+        if error.code != "access_unknown":
+            raise
+        return {"answer": "unknown", "rule": str(error)}
+
+
 def main():
     sys.path.insert(0, sys.argv[1])
     with open(sys.argv[2], encoding="utf-8") if sys.argv[2].startswith("/") else os.fdopen(int(sys.argv[2])) as source:
         job = json.load(source)
-    mode = {"run": run, "exec": become, "plan": plan, "raw": raw}[job["mode"]]
+    mode = {"run": run, "exec": become, "plan": plan, "raw": raw, "check": check}[job["mode"]]
     answer = mode(job)
     json.dump(answer, sys.stdout)
 

@@ -28,6 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import IO, Any
 
+    from stockade.plan.compile import Compiled
     from stockade.process.sandbox import Sandbox
 
 # A command that every host has: what is asked about is a place, not a program.
@@ -56,6 +57,8 @@ _REASONS = {
     "private": "the box has an object of its own under that name",
 }
 _SOCKET = Verdict(allowed=False, rule="a socket of the host is out of reach unless granted", promise="ipc.sockets")
+
+_last: tuple[Compiled, Judge] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,12 +137,21 @@ def _judged(asked: Question, mode: str, place: str) -> Verdict | None:
     compiled = asked.prepared.compiled
     if compiled is None:
         return None
-    resolved = asked.prepared.resolved
     try:
-        verdict = Judge(resolved, host_facts(resolved.state_home), compiled)._one(place, write=mode in _CHANGES)
+        verdict = _judge(asked.prepared, compiled).one(place, write=mode in _CHANGES)
     except OSError:
         return None  # it went away meanwhile
     return None if verdict.allowed else verdict
+
+
+def _judge(prepared: Prepared, compiled: Compiled) -> Judge:
+    """Gathering what the words come from costs as much as the plan: one plan is asked about many paths."""
+    global _last
+    known = _last
+    if known is None or known[0] is not compiled:
+        resolved = prepared.resolved
+        known = _last = (compiled, Judge(resolved, host_facts(resolved.state_home), compiled))
+    return known[1]
 
 
 def _grant(asked: Question, mode: str, verdict: Verdict) -> str | None:
