@@ -7,15 +7,14 @@ direction fails and prints the seed. ``STOCKADE_ACCESS_PAIRS`` asks for more tha
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
 import pytest
 
 from requirements import ALL, requirement
-from support import forest
-from support.actors import PYTHON, Actor
+from support import forest, uses
+from support.actors import Actor
 from support.boxes import op
 
 PAIRS = int(os.environ.get("STOCKADE_ACCESS_PAIRS", "320"))
@@ -53,14 +52,13 @@ def _compare(grown: forest.Forest, tier: str, compared: dict[str, int], wrong: l
         print(f"seed {grown.seed}: no box with these grants: {said['refused']['text']}")
         return
     names = [op("whose", str(number), path=path, mode=mode) for number, (path, mode) in enumerate(asked)]
-    host = actor.bare(names, cwd=grown.workspace)
+    host = uses.bare(actor, names, cwd=grown.workspace)
     ops = [op(f"use_{mode}", str(number), path=path) for number, (path, mode) in enumerate(asked)]
-    argv = [PYTHON, str(actor.stage.bin / "probe.py")]
-    run = actor.run(argv, stdin=json.dumps(ops), cwd=grown.workspace, **kwargs)
+    run = uses.boxed(actor, ops, cwd=grown.workspace, **kwargs)
     if run.code == "promise_not_kept":
         print(f"seed {grown.seed}: refused at the start: {run.refused}")
         return
-    run.with_answers(ops)
+    assert run.refused is None, (grown.seed, run.refused)
     for number, (path, mode) in enumerate(asked):
         answer, got, there = said["answers"][number], run.answers[str(number)], host[str(number)]["value"]
         compared[answer["answer"]] += 1

@@ -27,7 +27,7 @@ SYSTEM = ("/", "/etc", "/etc/passwd", "/etc/shadow", "/etc/hosts", "/etc/resolv.
           "/dev/shm/x", "/dev/sda", "/dev/kmsg", "/proc", "/proc/x", "/sys", "/sys/kernel", "/sys/devices/system/cpu", "/home", "/root", "/root/x", "/opt", "/var", "/var/log",
           "/var/mail", "/nope", "/nope/x", "/usr/share", "/usr/local/bin", "/usr/bin/sudo", "/var/lib", "/boot", "/mnt", "/srv", "/..", "/.", "/usr/bin/../lib", "//etc//passwd")
 FILE_MODES = (0o600, 0o644, 0o644, 0o664, 0o666, 0o444, 0o000, 0o755, 0o755, 0o711, 0o111, 0o222, 0o604, 0o060)
-DIR_MODES = (0o755, 0o755, 0o755, 0o700, 0o777, 0o555, 0o333, 0o000, 0o711, 0o1777, 0o2775, 0o500, 0o070)
+DIR_MODES = (0o755, 0o755, 0o755, 0o755, 0o755, 0o755, 0o755, 0o755, 0o700, 0o700, 0o777, 0o777, 0o555, 0o333, 0o000, 0o711, 0o1777, 0o2775, 0o500, 0o070)
 MODES = ("read", "write", "create", "delete", "exec", "connect")
 
 
@@ -180,16 +180,16 @@ def pairs(forest: Forest, count: int) -> list[tuple[str, str]]:
     rand, home, found = forest.random, forest.actor.home, {}
     while len(found) < count:
         kind = rand.random()
-        if kind < 0.62:
+        if kind < 0.72:
             path = rand.choice([*forest.paths, *forest.dirs])
-        elif kind < 0.72:
+        elif kind < 0.79:
             path = f"{forest.workspace}/{rand.choice((*SPECIAL, *IN_GIT))}"
-        elif kind < 0.82:
+        elif kind < 0.86:
             path = f"{home}/{rand.choice(HOME)}"
         else:
             path = rand.choice(SYSTEM)
         path = _spelled(forest, path)
-        mode = rand.choices(MODES, (5, 5, 3, 3, 2, 1))[0]
+        mode = rand.choices(MODES, (5, 5, 3, 3, 3, 2))[0]
         if not (mode == "exec" and path.startswith(("/usr/bin/sudo", "/bin/sh"))):
             found[path, mode] = True
     return sorted(found, key=lambda pair: pair[1] == "delete")
@@ -197,10 +197,10 @@ def pairs(forest: Forest, count: int) -> list[tuple[str, str]]:
 
 def _spelled(forest: Forest, path: str) -> str:
     rand = forest.random
-    choice = rand.randrange(24)
-    if choice < 14 or path == "/":
+    choice = rand.randrange(25)
+    if choice < 15 or path == "/":
         return path
     inner = rand.choice([*forest.paths, *forest.dirs, "/tmp"])
     return (f"{path}/", f"{path}/new", f"{path}/{rand.choice(NAMES)}", f"{os.path.dirname(path)}/new-name", f"{path}/.",
             f"{path}/..", f"{inner}/../{os.path.basename(path)}", f"{path}/../{rand.choice(NAMES)}", os.path.relpath(path, forest.workspace),
-            path + "x" * rand.choice((1, 240, 260)) if rand.random() < 0.8 else path + "/." * 2100)[choice - 14]
+            path + "x" * rand.choice((1, 240, 260)) if rand.random() < 0.8 else path + "/." * 2100)[choice - 15]

@@ -14,10 +14,10 @@ from typing import Any
 from stockade.cli import request as wanted
 from stockade.cli.grammar import Parsed
 from stockade.cli.output import clean, emit, paint, say
-from stockade.plan.verdict import Judge, Verdict, accepted_with
 from stockade.errors import ConfigError, Error, Refused
 from stockade.frozen import replace
 from stockade.host.probe import host_facts
+from stockade.plan.verdict import Judge, Verdict, accepted_with
 from stockade.process.prepare import prepare
 from stockade.rules.request import Request, absolute, build_request
 from stockade.rules.resolve import resolve

@@ -18,7 +18,14 @@ from stockade.plan.boxview import BoxView
 from stockade.plan.boxwalk import Found, Stop, Unknown, Walk
 from stockade.plan.rights import Node, Rights
 
-SAME, PRIVATE = "same_object", "private"
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final, Literal
+
+    State = Literal["same_object", "private"]
+
+SAME: Final = "same_object"
+PRIVATE: Final = "private"
 MODES = ("read", "write", "create", "delete", "exec", "connect")
 
 
@@ -26,7 +33,7 @@ MODES = ("read", "write", "create", "delete", "exec", "connect")
 class Granted:
     """``state``: ``same_object`` or ``private``; ``found``: the object, or the place of a new one."""
 
-    state: str
+    state: State
     found: Found
 
 
@@ -89,14 +96,16 @@ class Access:
         node, parent = found.node, found.parent
         if node is None:
             raise Stop(errno.ENOENT, found.path)
+        if node.path == "/":
+            raise Stop(errno.EBUSY, "/", "mount")
         if found.dots:
             raise Stop(errno.EINVAL, found.path)
         if found.slash and not stat.S_ISDIR(node.mode):
             raise Stop(errno.ENOTDIR, found.path)
-        self._change(parent, "remove", node)
+        self._change(parent, "remove")
         if self.rights.sticky_denies(parent, node) or not self.rights.mapped(node):
             raise Stop(errno.EPERM, found.path, "permission")
-        if node.top:
+        if node.top or self.walk.is_mount(parent, node):
             raise Stop(errno.EBUSY, found.path, "mount")
         if stat.S_ISDIR(node.mode) and self._holds_something(node):
             raise Stop(errno.ENOTEMPTY, found.path)
@@ -154,7 +163,7 @@ class Access:
         if self.rights.read_only(node):
             raise Stop(errno.EROFS, node.path, "read_only")
 
-    def _change(self, directory: Node, right: str = "make", _victim: Node | None = None) -> None:
+    def _change(self, directory: Node, right: str = "make") -> None:
         """Names in a directory may be made or removed."""
         self._may(directory, os.W_OK)
         self._may(directory, os.X_OK)
@@ -184,7 +193,7 @@ class Access:
 
     # -- whose object ----------------------------------------------------------------------------
 
-    def _state(self, path: str, found: Found, mode: str) -> str:
+    def _state(self, path: str, found: Found, mode: str) -> State:
         """Compare with what the name leads to on the host: device and inode, of descriptors."""
         # What is new is the host's if its directory is; changes in a cache go to the identity's layer.
         node = found.node if found.node is not None else found.parent

@@ -223,6 +223,14 @@ class Walk:
         locked = node.mount.read_only or self.view.guards[path]
         return replace(node, mount=replace(node.mount, read_only=locked), top=True)
 
+    def is_mount(self, directory: Node, node: Node) -> bool:
+        """Tell whether a mount of the host stands at a name. Raises: Unknown where the box does not get it."""
+        if node.kind == "opaque" and node.mount.alone is not None:
+            raise Unknown(f"{node.path}: the box has the directory below a mount of the host")
+        if node.fd is None or directory.fd is None or node.layers:
+            return False
+        return _mount_id(node.fd) != _mount_id(directory.fd)
+
     # -- rows ------------------------------------------------------------------------------------
 
     def _row(self, path: str, row: Row, around: Mount | None) -> Node | None:

@@ -28,6 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import IO, Any
 
+    from stockade.plan.access import State
     from stockade.plan.compile import Compiled
     from stockade.process.sandbox import Sandbox
 
@@ -58,7 +59,9 @@ _REASONS = {
 }
 _SOCKET = Verdict(allowed=False, rule="a socket of the host is out of reach unless granted", promise="ipc.sockets")
 
+# The last plan that was asked about, with what was made of it. Replaced whole: safe between threads.
 _last: tuple[Compiled, Judge] | None = None
+_seen: tuple[Compiled, list[str], BoxView] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +75,7 @@ class Question:
     place: str
 
 
-def check(box: Sandbox, path: Any, mode: str) -> str:
+def check(box: Sandbox, path: Any, mode: str) -> State:
     """Answer ``Sandbox.check``."""
     if mode not in MODES:
         raise ConfigError("value_invalid", f"mode {mode!r}: not a mode of check", hint=nearest(str(mode), MODES))
@@ -92,9 +95,18 @@ def _question(box: Sandbox, path: Any) -> Question:
         raise ConfigError("path_invalid", f"path {text!r}: got an empty path or NUL")
     prepared = prepare(replace(build_request([_COMMAND], **box.options()), ceiling=box._ceiling))
     compiled = prepared.compiled
-    view = bare(prepared.request.cwd) if compiled is None else BoxView(compiled.plan, compiled.binds, listening())
+    view = bare(prepared.request.cwd) if compiled is None else _view(compiled)
     cwd = view.cwd if compiled is None or compiled.cwd is None else compiled.cwd
     return Question(box=box, prepared=prepared, view=view, text=text, place=os.path.join(cwd, text))
+
+
+def _view(compiled: Compiled) -> BoxView:
+    """A view is asked many times while plan and sockets stay as they are; it holds no descriptor."""
+    global _seen
+    sockets, known = listening(), _seen
+    if known is None or known[0] is not compiled or known[1] != sockets:
+        known = _seen = (compiled, sockets, BoxView(compiled.plan, compiled.binds, sockets))
+    return known[2]
 
 
 def _answer(asked: Question, mode: str) -> Granted:
@@ -156,7 +168,7 @@ def _judge(prepared: Prepared, compiled: Compiled) -> Judge:
 
 def _grant(asked: Question, mode: str, verdict: Verdict) -> str | None:
     """Return the option that changes the answer: each one is tried before it is named."""
-    for name, value in verdict.grants:
+    for name, value in (*_smallest(asked, mode, verdict), *verdict.grants):
         # Reading is not answered with the right to change, nor changing with less.
         if name == ("read" if mode in _CHANGES else "write"):
             continue
@@ -164,6 +176,15 @@ def _grant(asked: Question, mode: str, verdict: Verdict) -> str | None:
         if given is not None:
             return ", ".join(f"{option}={words!r}" for option, words in given.items())
     return None
+
+
+def _smallest(asked: Question, mode: str, verdict: Verdict) -> tuple[tuple[str, str], ...]:
+    """Where a directory above is what is missing, the object itself is less to grant."""
+    if not any(name in ("read", "write") for name, _ in verdict.grants) or not os.path.lexists(asked.place):
+        return ()
+    parent, name = os.path.split(asked.place.rstrip("/"))
+    path = os.path.join(os.path.realpath(parent), name)
+    return (("write" if mode in _CHANGES else "read", path),) if name not in ("", ".", "..") else ()
 
 
 def _tried(asked: Question, mode: str, given: dict[str, list[str]]) -> dict[str, list[str]] | None:
