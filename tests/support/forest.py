@@ -167,8 +167,13 @@ def grants(forest: Forest, tier: str) -> dict[str, Any]:
     files = [path for path in forest.paths if _text(path) and not os.path.islink(forest.actor.host(path))]
     write = [forest.workspace] if rand.random() < 0.8 else []
     write += rand.sample(dirs, rand.randrange(0, min(3, len(dirs) + 1)))
-    return {"tier": tier, "cwd_arg": forest.workspace, "write": write,
-            "read": rand.sample([*dirs, *files], rand.randrange(0, 3)), "hide": rand.sample([*dirs[1:], *files], rand.randrange(0, 3))}
+    read = rand.sample([*dirs, *files], rand.randrange(0, 3))
+    home = [f"{forest.actor.home}/{name}" for name in ("elsewhere", "elsewhere/plain", ".config/app", ".config", ".ssh/known_hosts", ".bashrc")]
+    if rand.random() < 0.5:
+        rand.choice((write, read)).append(rand.choice(home))
+    hide = rand.sample([*dirs[1:], *files, *home[:3], "/usr/share", "/etc/hosts"], rand.randrange(0, 3))
+    more = {"tmp": rand.choice(("disk", "memory:64M"))} if rand.random() < 0.3 else {}
+    return {"tier": tier, "cwd_arg": forest.workspace, "write": write, "read": read, "hide": hide, **more}
 
 
 def _text(path: str) -> bool:
@@ -189,10 +194,24 @@ def pairs(forest: Forest, count: int) -> list[tuple[str, str]]:
         else:
             path = rand.choice(SYSTEM)
         path = _spelled(forest, path)
-        mode = rand.choices(MODES, (5, 5, 3, 3, 3, 2))[0]
+        mode = rand.choices(MODES, (5, 5, 3, 3, 3, 2))[0] if rand.random() < 0.4 else _fitting(forest, path)
         if not (mode == "exec" and path.startswith(("/usr/bin/sudo", "/bin/sh"))):
             found[path, mode] = True
     return sorted(found, key=lambda pair: pair[1] == "delete")
+
+
+def _fitting(forest: Forest, path: str) -> str:
+    """A mode that the object is made for: most others are denied by its type alone."""
+    rand = forest.random
+    try:
+        mode = os.stat(forest.actor.host(os.path.join(forest.workspace, path))).st_mode
+    except OSError:
+        return rand.choice(("create", "create", "delete", "read"))
+    if stat.S_ISSOCK(mode):
+        return rand.choice(("connect", "delete"))
+    if stat.S_ISREG(mode) and mode & 0o111:
+        return rand.choice(("exec", "exec", "read", "write", "delete"))
+    return rand.choice(("read", "read", "write", "write", "delete"))
 
 
 def _spelled(forest: Forest, path: str) -> str:

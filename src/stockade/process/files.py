@@ -121,6 +121,20 @@ def _unknown(asked: Question, unknown: Unknown) -> Refused:
     return Refused("access_unknown", f"{asked.text!r}: {unknown}")
 
 
+def obstacle(prepared: Prepared, path: str, mode: str) -> str | None:
+    """Return what keeps a box from a path that its rows show: a mount of the host, bits, Landlock."""
+    if prepared.compiled is None:
+        return None
+    try:
+        with Access(_view(prepared.compiled)) as access:
+            access.ask(path, mode)
+    except Stop as stop:
+        return _REASONS[stop.why] if stop.why in ("permission", "read_only", "landlock", "nodev") else None
+    except Unknown:
+        return None
+    return None
+
+
 # -- denials ---------------------------------------------------------------------------------------
 
 
