@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import socket
 import stat
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,7 +51,7 @@ class Forest:
     paths: list[str] = field(default_factory=list)
     dirs: list[str] = field(default_factory=list)
     late_modes: list[tuple[str, int]] = field(default_factory=list)
-    sockets: list[socket.socket] = field(default_factory=list)
+    listening: bool = False
 
     @property
     def workspace(self) -> str:
@@ -61,8 +60,8 @@ class Forest:
 
     def remove(self) -> None:
         """Close the sockets and take the tree away."""
-        for end in self.sockets:
-            end.close()
+        if self.listening:
+            self.actor.agent.do("forget")
         for path, _ in self.late_modes:
             place = self.actor.host(path)
             if place.is_dir() and not place.is_symlink():
@@ -117,7 +116,10 @@ def _add(forest: Forest, directory: str) -> None:
         os.mkfifo(place)
         forest.late_modes.append((path, rand.choice(FILE_MODES)))
     elif kind == "socket":
-        forest.sockets.append(_listen(place.parent, place.name))
+        if len(os.fsencode(path)) > 100:  # sun_path
+            return
+        actor.agent.do("listen", path=path)
+        forest.listening = True
         forest.late_modes.append((path, rand.choice((0o666, 0o777, 0o600, 0o000))))
     else:
         place.write_bytes(program(rand.getrandbits(40)) if kind == "program" else b"nonce %d\n" % rand.getrandbits(40))
@@ -131,18 +133,6 @@ def _own(forest: Forest, place: Any, kind: str) -> None:
         other = forest.random.random() < 0.15
         owner = (forest.random.choice((0, 65534, forest.actor.uid)), forest.random.choice((0, 65534, forest.actor.gid)))
         os.chown(place, *(owner if other else (forest.actor.uid, forest.actor.gid)), follow_symlinks=False)
-
-
-def _listen(directory: Any, name: str) -> socket.socket:
-    """Bound by an absolute path that is the actor's own, as /proc/net/unix would show it."""
-    end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    here = os.open(directory, os.O_PATH)
-    try:
-        end.bind(f"/proc/self/fd/{here}/{name}")
-    finally:
-        os.close(here)
-    end.listen(8)
-    return end
 
 
 def _target(forest: Forest, path: str) -> str:

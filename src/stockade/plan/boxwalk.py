@@ -108,7 +108,8 @@ class Walk:
                 if last:
                     return Found(parent=here, name=name, node=None, slash=slash)
                 raise Stop(errno.ENOENT, _join(here.path, name))
-            if not stat.S_ISLNK(node.mode) or (last and not follow and not slash):
+            # rmdir(2) and open(2) with O_EXCL do not follow a last link, also where the text ends in a slash.
+            if not stat.S_ISLNK(node.mode) or (last and not follow):
                 stack.append(node)
                 continue
             links += 1
