@@ -116,7 +116,7 @@ def _add(forest: Forest, directory: str) -> None:
         os.mkfifo(place)
         forest.late_modes.append((path, rand.choice(FILE_MODES)))
     elif kind == "socket":
-        if len(os.fsencode(path)) > 100:  # sun_path
+        if len(os.fsencode(path)) > 100 or not _text(path):  # sun_path; a cover whose name is no text refuses the box
             return
         actor.agent.do("listen", path=path)
         forest.listening = True

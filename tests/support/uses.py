@@ -14,9 +14,9 @@ from support.boxes import Answers, BoxRun, Op, parse_answers
 
 
 def boxed(actor: Actor, ops: Sequence[Op], *, tier: str, **kwargs: Any) -> BoxRun:
-    """Run the operations in a box; the answers are there unless it was refused."""
+    """Run the operations in a box; the answers are there unless it was refused, or ended by its supervisor."""
     run = actor.run([PYTHON, str(actor.stage.bin / "uses.py")], tier=tier, stdin=json.dumps(ops), **kwargs)
-    return run if run.refused else run.with_answers(ops)
+    return run if run.refused or run.stderr.startswith("stockade: ended: ") else run.with_answers(ops)
 
 
 def bare(actor: Actor, ops: Sequence[Op], *, cwd: str) -> Answers:

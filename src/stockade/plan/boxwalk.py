@@ -20,10 +20,7 @@ from stockade.plan.boxview import BoxView
 from stockade.plan.rights import Mount, Node, Rights
 from stockade.plan.rows import Row
 from stockade.plan.trails import MAX_LINKS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from stockade.plan.veil import is_opaque, mount_id, veil
 
 NAME_MAX, PATH_MAX = 255, 4096
 _PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -95,31 +92,30 @@ class Walk:
             name = left.pop()
             if not name:
                 continue
-            here = stack[-1]
-            self._enter(here)
+            self._enter(stack[-1])
             dots = name in (".", "..")
             if dots:
-                if name == ".." and len(stack) > 1:
-                    stack.pop()
+                del stack[max(1, len(stack) - len(name) + 1):]
                 continue
-            last = not any(left)
-            node = self._child(here, name)
+            last, node = not any(left), self._child(stack[-1], name)
             if node is None:
-                if last:
-                    return Found(parent=here, name=name, node=None, slash=slash)
-                raise Stop(errno.ENOENT, _join(here.path, name))
+                return self._missing(stack[-1], name, slash=slash, last=last)
             # rmdir(2) and open(2) with O_EXCL do not follow a last link, also where the text ends in a slash.
             if not stat.S_ISLNK(node.mode) or (last and not follow):
                 stack.append(node)
                 continue
             links += 1
-            text = self._target(here, node, links)
+            text = self._target(stack[-1], node, links)
             slash = slash or (last and text.endswith("/"))
             if text.startswith("/"):
                 stack = [root]
             left.extend(text.split("/")[::-1])
-        node = stack[-1]
-        return Found(parent=stack[-2] if len(stack) > 1 else node, name=name, node=node, slash=slash, dots=dots)
+        return Found(parent=stack[-2:][0], name=name, node=stack[-1], slash=slash, dots=dots)
+
+    def _missing(self, here: Node, name: str, *, slash: bool, last: bool) -> Found:
+        if not last:
+            raise Stop(errno.ENOENT, _join(here.path, name))
+        return Found(parent=here, name=name, node=None, slash=slash)
 
     def _enter(self, here: Node) -> None:
         if not stat.S_ISDIR(here.mode):
@@ -189,7 +185,7 @@ class Walk:
         self._opened.append(descriptor)
         info = os.fstat(descriptor)
         mount = here.mount
-        if mount.alone is not None and _mount_id(descriptor) != mount.alone:
+        if mount.alone is not None and mount_id(descriptor) != mount.alone:
             # A mount of the host that the box does not get: it has the directory below it.
             return Node(path=path, kind="opaque", mode=info.st_mode, mount=mount)
         return Node(path=path, kind="host", mode=info.st_mode, mount=mount, fd=descriptor, info=info)
@@ -204,7 +200,7 @@ class Walk:
             if stat.S_ISCHR(node.mode) and node.info is not None and node.info.st_rdev == 0:
                 break  # a whiteout
             found.append((node, upper))
-            if not stat.S_ISDIR(node.mode) or _opaque(node.fd):
+            if not stat.S_ISDIR(node.mode) or is_opaque(node.fd):
                 break
         if not found:
             return None
@@ -217,7 +213,7 @@ class Walk:
         if path in self.view.covered_files:
             return Node(path=path, kind="made", mode=stat.S_IFCHR, mount=replace(node.mount, nodev=True), top=True)
         if path in self.view.covered_dirs and node.fd is not None:
-            mount = replace(node.mount, kind="overlay", read_only=True, alone=_mount_id(node.fd))
+            mount = replace(node.mount, kind="overlay", read_only=True, alone=mount_id(node.fd))
             return replace(node, mount=mount, veil={}, top=True)
         if path not in self.view.guards:
             return node
@@ -230,7 +226,7 @@ class Walk:
             raise Unknown(f"{node.path}: the box has the directory below a mount of the host")
         if node.fd is None or directory.fd is None or node.layers:
             return False
-        return _mount_id(node.fd) != _mount_id(directory.fd)
+        return mount_id(node.fd) != mount_id(directory.fd)
 
     # -- rows ------------------------------------------------------------------------------------
 
@@ -261,8 +257,8 @@ class Walk:
         if lower is None:
             return None
         whole = row["kind"] == "bind" and row["recursive"] and not mount.idmap
-        node = self._top(path, lower, mount if whole else replace(mount, alone=_mount_id(lower)))
-        return replace(node, veil=self._veil(lower, row)) if row["kind"] == "overlay" else node
+        node = self._top(path, lower, mount if whole else replace(mount, alone=mount_id(lower)))
+        return replace(node, veil=veil(lower, row)) if row["kind"] == "overlay" else node
 
     def _top(self, path: str, descriptor: int | None, mount: Mount) -> Node:
         if descriptor is None:
@@ -288,45 +284,6 @@ class Walk:
             raise Unknown(f"{path}: its source is a symbolic link now")
         return descriptor
 
-    def _veil(self, lower: int, row: Row) -> dict[str, Any]:
-        """Return the layer that hides, as ``overlay.rs`` makes it: name -> None (a whiteout) or a table."""
-        top: dict[str, Any] = {}
-        for place, mount_point in (*((name, True) for name in row["dirs"]), *((name, False) for name in row["hide"])):
-            here, parts = top, place.split("/")
-            for index, part in enumerate(parts):
-                last = index == len(parts) - 1
-                is_dir = mount_point or (not last and self._is_dir(lower, parts[:index + 1]))
-                if here.get(part) is not None or (is_dir and part not in here):
-                    here = here.setdefault(part, {})
-                    continue
-                here.setdefault(part, None)
-                break
-        return top
-
-    def _is_dir(self, lower: int, parts: list[str]) -> bool:
-        opened: list[int] = []
-        try:
-            for part in parts:
-                opened.append(os.open(part, _PATH | os.O_DIRECTORY, dir_fd=opened[-1] if opened else lower))
-        except OSError:
-            return False
-        finally:
-            for descriptor in opened:
-                os.close(descriptor)
-        return True
-
 
 def _join(directory: str, name: str) -> str:
     return f"{directory.rstrip('/')}/{name}"
-
-
-def _mount_id(descriptor: int) -> int:
-    with open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as stream:
-        return next(int(line.split()[1]) for line in stream if line.startswith("mnt_id:"))
-
-
-def _opaque(descriptor: int | None) -> bool:
-    try:
-        return os.getxattr(f"/proc/self/fd/{descriptor}", "user.overlay.opaque") == b"y"
-    except OSError:
-        return False
