@@ -118,7 +118,10 @@ def _add(forest: Forest, directory: str) -> None:
     elif kind == "socket":
         if len(os.fsencode(path)) > 100 or not _text(path):  # sun_path; a cover whose name is no text refuses the box
             return
-        actor.agent.do("listen", path=path)
+        try:
+            actor.agent.do("listen", path=path)
+        except OSError:
+            return  # in a directory of somebody else
         forest.listening = True
         forest.late_modes.append((path, rand.choice((0o666, 0o777, 0o600, 0o000))))
     else:

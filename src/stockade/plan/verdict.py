@@ -18,10 +18,8 @@ from stockade.frozen import dataclass
 from stockade.host.facts import HostFacts
 from stockade.plan import guards, hiding, inputs, lookup, own
 from stockade.plan.compile import Compiled
-from stockade.plan.linux import PRIVATE
 from stockade.plan.lookup import Seen, View
-from stockade.plan.rows import Row
-from stockade.plan.want import Want, below_any, is_below
+from stockade.plan.want import Want, is_below
 from stockade.rules.load import Entry, load_list
 from stockade.rules.resolve import Resolved
 from stockade.rules.tiers import Tier
@@ -111,7 +109,7 @@ class Judge:
         if any(is_below(path, home) for home in self.resolved.homes) and self.resolved.tier >= Tier.strict:
             return Verdict(allowed=False, promise="fs.home", grants=_reach(path),
                            rule="the home is private and empty but for grants; what is written there is lost")
-        if self.resolved.tier >= Tier.strict and seen.row is not None and _of_root(seen.row):
+        if self.resolved.tier >= Tier.strict and seen.row is not None and seen.row["target"] == "/":
             return Verdict(allowed=False, promise="fs.system", grants=_reach(path),
                            rule="outside the home only the operating system, toolchains and grants exist")
         place = seen.row["target"] if seen.row is not None else "/"
@@ -184,11 +182,6 @@ class Judge:
         if row.get("idmap") and owner == [info.st_uid, info.st_gid]:
             wanted = stat.S_IWUSR if write else stat.S_IRUSR
         return bool(info.st_mode & wanted)
-
-
-def _of_root(row: Row) -> bool:
-    """The private root of a strict box, or a directory on it that holds something of another row."""
-    return bool(row["target"] == "/" or (row["kind"] == "dir" and not below_any(row["target"], list(PRIVATE))))
 
 
 def _reach(path: str) -> tuple[tuple[str, str], ...]:
