@@ -16,9 +16,38 @@ fn main() {
         generate(&source.join("seccomp"), &arch).unwrap_or_else(|e| panic!("seccomp policy of {arch}: {e}"));
     let target = PathBuf::from(variable("OUT_DIR")).join("seccomp_filters.rs");
     std::fs::write(&target, generated).unwrap_or_else(|e| panic!("{}: {e}", target.display()));
+    if is_bare(&arch) {
+        link_nothing(&PathBuf::from(variable("OUT_DIR")));
+    }
+    println!("cargo::rustc-check-cfg=cfg(bare)");
+    println!("cargo::rerun-if-env-changed={KEEP}");
     for path in ["build.rs", "seccomp", "src/bpf.rs", "src/bpf/policy.rs"] {
         println!("cargo::rerun-if-changed={path}");
     }
+}
+
+/// Set, the release build keeps the C library: for a Rust whose std wants a function that `src/rt` lacks.
+const KEEP: &str = "STOCKADE_C_LIBRARY";
+
+/// The release build stands on `src/rt` alone. Debug builds and the unit tests have
+/// std's own start, so they keep the system's C library.
+fn is_bare(arch: &str) -> bool {
+    let gnu = variable("CARGO_CFG_TARGET_OS") == "linux" && variable("CARGO_CFG_TARGET_ENV") == "gnu";
+    gnu && ["x86_64", "aarch64"].contains(&arch) && variable("PROFILE") == "release" && std::env::var_os(KEEP).is_none()
+}
+
+/// std asks for these libraries by name. Found first, and empty, they give nothing:
+/// a C function that `src/rt` lacks is then an undefined symbol, and no program.
+fn link_nothing(out: &Path) {
+    let dir = out.join("no-libraries");
+    std::fs::create_dir_all(&dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
+    for name in ["c", "gcc", "gcc_eh", "m", "rt", "pthread", "util", "dl"] {
+        let path = dir.join(format!("lib{name}.a"));
+        std::fs::write(&path, "!<arch>\n").unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    }
+    println!("cargo::rustc-cfg=bare");
+    println!("cargo::rustc-link-arg-bins=-nostartfiles");
+    println!("cargo::rustc-link-arg-bins=-L{}", dir.display());
 }
 
 fn variable(name: &str) -> String {

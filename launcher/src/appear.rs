@@ -6,15 +6,16 @@
 //! (`guards.rs`). Fails closed: a directory that cannot be looked at to the end
 //! refuses the launch. Next: persist/walk.rs.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
 use serde::Deserialize;
 
 use crate::glob::{matches, Case};
-use crate::persist::walk::{list_dir, look_in, open_root, Node};
-use crate::plan::{Guard, Plan, Row};
-use crate::report::Refusal;
+use crate::persist::walk::{list_dir, look_in, open_root, Node, PATTERN_ENTRIES};
+use crate::plan::{Guard, Plan};
+use crate::report::{show, Refusal};
 use crate::sys;
 
 /// One root and the names that count in it. Patterns as in `persistence`.
@@ -52,74 +53,125 @@ impl Mask {
 
 /// What of it is there now and no part of the plan yet, parents first.
 pub fn find(plan: &Plan) -> Result<Vec<Guard>, Refusal> {
-    let mut found = vec![];
+    let mut guards = BTreeMap::new();
     for wanted in &plan.appearing {
-        look(wanted, plan, &mut found).map_err(|e| Refusal::new("guard_denied", wanted.root.as_str()).io(&e))?;
+        let dir = open_root(&wanted.root).map_err(|e| denied(&wanted.root, &e))?;
+        let mut root = Root { plan, wanted, dir: dir.as_raw_fd(), guards: &mut guards };
+        root.look()?;
     }
-    found.sort_by(|a, b| (depth(a), &a.path).cmp(&(depth(b), &b.path)));
-    found.dedup_by(|later, kept| later.path == kept.path);
+    let mut found: Vec<Guard> = guards.into_values().collect();
+    found.sort_by_key(|guard| guard.path.matches('/').count());
     Ok(found)
 }
 
-fn depth(guard: &Guard) -> usize {
-    guard.path.matches('/').count()
+fn denied(path: &str, e: &io::Error) -> Refusal {
+    Refusal::new("guard_denied", path).io(e)
 }
 
-fn look(wanted: &Appearing, plan: &Plan, found: &mut Vec<Guard>) -> io::Result<()> {
-    let dir = open_root(&wanted.root)?;
-    let names = Node::compile(&wanted.guard).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
-    let (top, _) = list_dir(dir.as_raw_fd(), usize::MAX)?;
-    let text = |name: &[u8]| String::from_utf8(name.to_vec()).map_err(|_| io::Error::from(io::ErrorKind::InvalidData));
-    for name in top {
-        if wanted.hides(&name) {
-            add(plan, found, &wanted.root, &text(&name)?, true);
-            if let Some(end) = end_of_link(dir.as_raw_fd(), &text(&name)?, &wanted.root) {
-                add(plan, found, &wanted.root, &end, true);
+#[derive(Clone, Copy, PartialEq)]
+enum As {
+    Guard,
+    Mask,
+}
+
+/// One root while it is looked at.
+struct Root<'a> {
+    plan: &'a Plan,
+    wanted: &'a Appearing,
+    dir: RawFd,
+    guards: &'a mut BTreeMap<String, Guard>,
+}
+
+impl Root<'_> {
+    fn look(&mut self) -> Result<(), Refusal> {
+        let bad = |e: String| Refusal::new("plan_invalid", "appearing").detail(e);
+        let names = Node::compile(&self.wanted.guard).map_err(bad)?;
+        let (top, _) = list_dir(self.dir, usize::MAX).map_err(|e| denied(&self.wanted.root, &e))?;
+        for name in top {
+            if self.wanted.hides(&name) {
+                self.take(&name, As::Mask)?;
+            }
+            for path in self.points(&name, &names)? {
+                self.take(&path, As::Guard)?;
             }
         }
-        for path in points(dir.as_raw_fd(), &name, &names)? {
-            add(plan, found, &wanted.root, &text(&path)?, false);
+        Ok(())
+    }
+
+    /// The points at or below one name of the top. The walk is bounded; one that was cut refuses.
+    fn points(&self, name: &[u8], names: &Node) -> Result<Vec<Vec<u8>>, Refusal> {
+        let mut found = vec![];
+        for node in names.of(name) {
+            let seen = look_in(self.dir, name, node);
+            if let Some(path) = seen.unreadable.first() {
+                let said = "it cannot be looked into, so what is in it cannot be guarded";
+                return Err(Refusal::new("guard_denied", self.shown(path)).errno(libc::EACCES).detail(said));
+            }
+            if seen.cut {
+                let said = format!("more than {PATTERN_ENTRIES} entries, so not all of it can be guarded");
+                return Err(Refusal::new("guard_denied", self.shown(name)).errno(libc::E2BIG).detail(said));
+            }
+            found.extend(seen.entries.into_keys());
         }
+        Ok(found)
     }
-    Ok(())
-}
 
-/// Where a symbolic link leads, when that lies in the root, too: the file has two names.
-fn end_of_link(dir: RawFd, name: &str, root: &str) -> Option<String> {
-    let file = sys::openat2(dir, name, libc::O_PATH, sys::RESOLVE_NO_MAGICLINKS).ok()?;
-    let here = sys::cstr(&format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
-    let end = String::from_utf8(sys::link_target(libc::AT_FDCWD, &here).ok()?).ok()?;
-    let inner = end.strip_prefix(root)?.strip_prefix('/')?;
-    (inner != name).then(|| inner.to_string())
-}
+    fn shown(&self, name: &[u8]) -> String {
+        format!("{}/{}", self.wanted.root, show(name))
+    }
 
-/// The points at or below one name of the top; the walk is bounded, and one that was cut is an error.
-fn points(dir: RawFd, name: &[u8], names: &Node) -> io::Result<Vec<Vec<u8>>> {
-    let mut found = vec![];
-    for node in names.of(name) {
-        let seen = look_in(dir, name, node);
-        if seen.cut || !seen.unreadable.is_empty() {
-            return Err(io::Error::from_raw_os_error(if seen.cut { libc::E2BIG } else { libc::EACCES }));
+    /// Protects a name and, where it is a link, what the link leads to: a file that has two names here.
+    fn take(&mut self, name: &[u8], how: As) -> Result<(), Refusal> {
+        let Ok(text) = std::str::from_utf8(name) else {
+            let said = "its name is not UTF-8, so no plan can name it";
+            return Err(Refusal::new("guard_denied", self.shown(name)).errno(libc::EILSEQ).detail(said));
+        };
+        self.add(text, how);
+        if let Some(end) = self.end_of_link(text) {
+            self.add(&end, how);
         }
-        found.extend(seen.entries.into_keys());
+        Ok(())
     }
-    Ok(found)
+
+    /// Where a name really leads, when that is another place of this root.
+    fn end_of_link(&self, name: &str) -> Option<String> {
+        let file = sys::openat2(self.dir, name, libc::O_PATH, sys::RESOLVE_NO_MAGICLINKS).ok()?;
+        let here = sys::cstr(&format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+        let end = String::from_utf8(sys::link_target(libc::AT_FDCWD, &here).ok()?).ok()?;
+        let inner = end.strip_prefix(&self.wanted.root)?.strip_prefix('/')?;
+        (inner != name).then(|| inner.to_string())
+    }
+
+    /// Adds a guard and pins its parents, unless the plan has it, or mounts something in it.
+    fn add(&mut self, name: &str, how: As) {
+        let path = format!("{}/{name}", self.wanted.root);
+        if self.is_planned(&path, how) {
+            return;
+        }
+        for (at, _) in name.match_indices('/') {
+            let parent = format!("{}/{}", self.wanted.root, &name[..at]);
+            if !self.plan.guards.iter().any(|guard| guard.path == parent) {
+                self.guards.entry(parent).or_insert_with_key(|path| pin(path));
+            }
+        }
+        let guard = self.guards.entry(path).or_insert_with_key(|path| pin(path));
+        guard.read_only = true;
+        guard.cover |= how == As::Mask;
+    }
+
+    /// A read-only guard above does for a point; what must not be read needs its own cover.
+    fn is_planned(&self, path: &str, how: As) -> bool {
+        let at_or_below = |inner: &str, outer: &str| {
+            inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let mut guards = self.plan.guards.iter().filter(|guard| guard.read_only);
+        let locked = how == As::Guard && guards.any(|guard| at_or_below(path, &guard.path));
+        locked || self.plan.mounts.iter().any(|row| at_or_below(row.target(), path))
+    }
 }
 
-/// Adds a guard and pins its parents, unless the plan has it, or mounts something in it.
-fn add(plan: &Plan, found: &mut Vec<Guard>, root: &str, name: &str, cover: bool) {
-    let path = format!("{root}/{name}");
-    let below = |inner: &str, outer: &str| inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('/'));
-    let locked = |guard: &&Guard| guard.read_only && (guard.path == path || below(&path, &guard.path));
-    let placed = |target: &str| target == path || below(target, &path);
-    if plan.guards.iter().chain(&*found).any(|guard| locked(&guard)) || plan.mounts.iter().map(Row::target).any(placed) {
-        return;
-    }
-    let parents = name.match_indices('/').map(|(at, _)| format!("{root}/{}", &name[..at]));
-    let missing = parents.filter(|parent| !plan.guards.iter().any(|guard| guard.path == *parent));
-    let pins: Vec<Guard> = missing.map(|path| Guard { path, read_only: false, cover: false }).collect();
-    found.extend(pins);
-    found.push(Guard { path, read_only: true, cover });
+fn pin(path: &str) -> Guard {
+    Guard { path: path.to_string(), read_only: false, cover: false }
 }
 
 #[cfg(test)]

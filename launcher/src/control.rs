@@ -32,7 +32,7 @@ pub enum Event {
 pub enum Order {
     /// Ids are mapped: build.
     Build,
-    /// Sockets to cover, as JSON (`cover::Covers`).
+    /// Sockets to cover and names to guard, as JSON (`cover::Covers`).
     Cover(String),
     /// What must be known before the command runs is known: start it.
     Start,

@@ -44,6 +44,8 @@ pub struct Start {
     pub mask: libc::sigset_t,
     pub sigchld_ignored: bool,
     pub umask: libc::mode_t,
+    /// The limit of descriptors, where we raised it for ourselves.
+    pub files: Option<libc::rlimit>,
 }
 
 impl Start {
@@ -64,7 +66,7 @@ impl Start {
             libc::umask(umask);
             umask
         };
-        Start { mask: sys::block_all_signals(), sigchld_ignored, umask }
+        Start { mask: sys::block_all_signals(), sigchld_ignored, umask, files: None }
     }
 
     fn restore(&self) {
@@ -124,7 +126,7 @@ fn build(launch: &mut Launch) -> Result<Vec<Placed>, Refusal> {
     // SAFETY: umask has no failure; mount points get the modes that the plan says.
     unsafe { libc::umask(0) };
     let root = mounts::build(plan, launch.prepared.take())?;
-    let watched = cover_sockets(control, &root)?;
+    let watched = receive_covers(control, &root)?;
     let listener = record::place(&root, launch.box_json)?;
     let guards = guards::place_all(root.fd.as_raw_fd(), &[plan.guards.clone(), watched].concat())?;
     root.seal_all(plan)?;
@@ -137,8 +139,8 @@ fn build(launch: &mut Launch) -> Result<Vec<Placed>, Refusal> {
     Ok(guards)
 }
 
-/// Returns the covers that are to be watched.
-fn cover_sockets(control: RawFd, root: &mounts::Root) -> Result<Vec<Guard>, Refusal> {
+/// Covers what P0 found on the host; returns the guards to be placed with those of the plan.
+fn receive_covers(control: RawFd, root: &mounts::Root) -> Result<Vec<Guard>, Refusal> {
     let Ok(Some(Order::Cover(text))) = control::receive_order(control, true) else { return Err(gone()) };
     let invalid = |e: serde_json::Error| Refusal::new("mount_denied", "covers").detail(e.to_string());
     let covers: Covers = serde_json::from_str(&text).map_err(invalid)?;
@@ -286,6 +288,7 @@ fn prepare_command(launch: &Launch) -> Result<Vec<CString>, Refusal> {
         let kept: Vec<RawFd> = (0..=2).chain(plan.fds.iter().copied()).collect();
         landlock::restrict(policy, &kept)?;
     }
+    launch.start.files.as_ref().map(limits::restore_files).transpose()?;
     limits::apply(&plan.limits)?;
     launch.start.restore();
     seccomp::install(&plan.seccomp.filter)

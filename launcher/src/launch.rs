@@ -18,14 +18,16 @@ use crate::report::{Outcome, Refusal, Report};
 use crate::session::{adopt, wall_ms, Block, Session};
 use crate::spool::Spool;
 use crate::steps::mounts::Prepared;
-use crate::steps::{caps, userns};
+use crate::steps::{caps, limits, userns};
 use crate::supervise::{Step, Supervisor};
 use crate::terminal::Terminal;
 use crate::{control, cover, ending, persist, sys, ulid, version};
 
+/// From so many rows on, the descriptors of a usual limit (1024) may not do.
+const MANY_ROWS: usize = 200;
+
 /// The program. Returns the exit status; a signal of the command is raised, not returned.
 pub fn main(words: &[&CStr], block: Block) -> i32 {
-    sys::warm_heap();
     let start = Start::save();
     let args = match args::parse(words) {
         Ok(args) => args,
@@ -64,6 +66,9 @@ impl Session {
         let (outer, inner) = control::pair().map_err(fail("control socket"))?;
         let (errors, errors_in) = sys::pipe().map_err(fail("pipe"))?;
         let signals = sys::signal_fd().map_err(fail("signalfd"))?;
+        if self.loaded.plan.mounts.len() > MANY_ROWS {
+            self.start.files = limits::raise_files();
+        }
         let (prepared, waiting) = userns::prepare(&self.loaded.plan)?;
         let mut terminal = Terminal::open();
         let env = std::mem::take(&mut self.env.env);
@@ -115,7 +120,12 @@ impl Session {
     }
 
     /// Makes P1 with all its namespaces in one call.
-    fn fork(&self, spawn: Spawn, terminal: Option<&OwnedFd>, block: &Block) -> Result<(libc::pid_t, Prepared), Refusal> {
+    fn fork(
+        &self,
+        spawn: Spawn,
+        terminal: Option<&OwnedFd>,
+        block: &Block,
+    ) -> Result<(libc::pid_t, Prepared), Refusal> {
         let namespaces = libc::CLONE_NEWUSER
             | libc::CLONE_NEWNS
             | libc::CLONE_NEWPID

@@ -28,6 +28,7 @@ mod plan;
 mod promises;
 mod receipts;
 mod report;
+mod rt;
 mod session;
 mod sockets;
 mod spool;

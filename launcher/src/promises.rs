@@ -148,7 +148,7 @@ pub fn check(promises: &[PlanPromise]) -> Result<(), String> {
         if promise.id.is_empty() || !seen.insert(&promise.id) {
             return fault("got an empty or repeated id".into());
         }
-        if let Some(tier) = promise.tiers.iter().find(|t| Tier::parse(t).map_or(true, |t| t == Tier::Off)) {
+        if let Some(tier) = promise.tiers.iter().find(|t| Tier::parse(t).is_none_or(|t| t == Tier::Off)) {
             return fault(format!("got tier {tier:?}, expected standard, guarded or strict"));
         }
         if promise.needs.iter().any(Vec::is_empty) {

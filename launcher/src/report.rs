@@ -49,7 +49,11 @@ pub const CODES: &[(&str, u8, &str)] = &[
         "nothing is ever created in your tree to mount on; create the directory or drop the grant",
     ),
     ("overlay_denied", 4, "overlay mounts are not allowed here; `stockade doctor` names the cause"),
-    ("guard_denied", 4, "a guarded path could not be protected; it may have been replaced, try again"),
+    (
+        "guard_denied",
+        4,
+        "a guarded path could not be protected; make it readable, or try again if it was being replaced",
+    ),
     ("proc_denied", 4, "a fresh /proc was refused; in a container /proc may be covered by the host"),
     ("dev_denied", 5, "the private /dev could not be made; `stockade doctor` names the cause"),
     ("pivot_denied", 6, "the new root could not be entered; `stockade doctor` names the cause"),
@@ -132,6 +136,9 @@ impl Refusal {
     /// Says whether it can pass by itself, where the error number does not.
     pub fn transient(mut self, transient: bool) -> Self {
         self.transient = transient;
+        if transient {
+            self.hint = hint_of("resource");
+        }
         self
     }
 

@@ -240,35 +240,17 @@ pub fn read_signal(fd: RawFd) -> Option<libc::signalfd_siginfo> {
     }
 }
 
-/// What a launch allocates, in one step of the kernel instead of a fault per page.
-const HEAP_BYTES: usize = 192 << 10;
-
-/// Source: mallopt(3), M_TOP_PAD; madvise(2), MADV_POPULATE_WRITE (Linux 5.14; older ones fault page by page).
-pub fn warm_heap() {
-    // SAFETY: the range is the heap that malloc has just been given, which only we use;
-    // populating maps pages and changes no content.
-    unsafe {
-        libc::mallopt(libc::M_TOP_PAD, HEAP_BYTES as i32);
-        let first = libc::malloc(16);
-        let page = (first as usize).next_multiple_of(4096);
-        let end = libc::sbrk(0) as usize;
-        if end > page {
-            libc::madvise(page as *mut libc::c_void, (end - page).min(HEAP_BYTES), libc::MADV_POPULATE_WRITE);
-        }
-        libc::free(first);
-    }
-}
-
 extern "C" {
     /// First and last byte of the program's own read-only pages (linker script).
     static __executable_start: u8;
     static etext: u8;
 }
 
-/// Gives back the pages of the set-up code: a supervisor waits for hours and
+/// Gives back the pages of the set-up code and of the plan: a supervisor waits for hours and
 /// needs a few. They come back from the page cache when they are touched.
 /// Source: madvise(2), MADV_DONTNEED on a private file mapping.
 pub fn shed_code() {
+    crate::rt::trim();
     let (from, to) = (std::ptr::addr_of!(__executable_start) as usize, std::ptr::addr_of!(etext) as usize);
     let page = 4096;
     let (from, to) = (from.next_multiple_of(page), to & !(page - 1));

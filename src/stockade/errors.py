@@ -9,6 +9,7 @@ Read next: ``docs/errors.md`` (made from ``CODES``), ``outcomes.py``, ``stockade
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterable, Mapping
 
 from stockade.frozen import NamedTuple
@@ -134,7 +135,8 @@ CODES: dict[str, Code] = {
     "overlay_denied": Code("the kernel refused an overlay",
                            "overlay mounts are not allowed here; `stockade doctor` names the cause"),
     "guard_denied": Code("a guarded path could not be pinned",
-                         "a guarded path could not be protected; it may have been replaced, try again"),
+                         "a guarded path could not be protected; make it readable, or try again if it was being "
+                         "replaced"),
     "guard_lost": Code("a guard inside a write root disappeared and the box was ended",
                        "the host changed the guarded file; start again"),
     "proc_denied": Code("the kernel refused a fresh /proc",
@@ -292,6 +294,52 @@ class Denied(Error, PermissionError):
 
 class DowngradeWarning(UserWarning):
     """A request ran with fewer promises than asked, because somebody said it may."""
+
+
+# Which limit of the caller an error number speaks of, and the shell's letter for it.
+# Source: getrlimit(2), "ERRORS" of fork(2), open(2), write(2), mmap(2).
+_LIMITS = {errno.EFBIG: ("RLIMIT_FSIZE", "f"), errno.EMFILE: ("RLIMIT_NOFILE", "n"),
+           errno.EAGAIN: ("RLIMIT_NPROC", "u"), errno.ENOMEM: ("RLIMIT_AS", "v")}
+_SHORTAGES = frozenset({*_LIMITS, errno.ENFILE, errno.ENOSPC, errno.EDQUOT})
+
+
+def shortage(err: OSError, what: str) -> Refused | None:
+    """Return the transient refusal for a shortage in front of ``what``; None for any other error.
+
+    It is in this module because it is loaded: without descriptors nothing can be imported.
+    """
+    if err.errno not in _SHORTAGES:
+        return None
+    limit, hint = limit_of(err.errno)
+    name = errno.errorcode[err.errno]
+    return Refused("resource", f"{what}: the kernel was short of something ({name}{limit and f'; {limit}'})", hint=hint)
+
+
+def limit_of(number: int) -> tuple[str, str | None]:
+    """Return ``RLIMIT_X is N`` and a hint for an error number; nothing where no limit is set."""
+    name, letter = _LIMITS.get(number, ("", ""))
+    value = _soft_limit(name)
+    if value is None:
+        return "", None
+    return f"{name} is {value}", f"raise the limit (ulimit -{letter}), or try again with less at work"
+
+
+def _soft_limit(name: str) -> int | None:
+    try:
+        if name == "RLIMIT_NOFILE":
+            value = os.sysconf("SC_OPEN_MAX")  # needs no descriptor, as the import below does
+        else:
+            import resource
+
+            value = resource.getrlimit(getattr(resource, name))[0]
+    except (AttributeError, ImportError, OSError, ValueError):
+        return None
+    return value if value >= 0 else None  # -1 is RLIM_INFINITY
+
+
+# For E2BIG. Source: execve(2), "Limits on size of arguments and environment".
+TOO_LONG = ("give fewer or shorter arguments, through a file or standard input: one may have 131071 bytes, and all "
+            "with the environment a quarter of the stack limit (ulimit -s)")
 
 
 def closest(name: str, names: Iterable[str]) -> str | None:

@@ -17,6 +17,12 @@ from stockade.frozen import dataclass
 
 AnyPath = str | os.PathLike[str]
 
+# No home of a person or a service, whoever owns them: HOME names them by mistake (root in an image
+# without accounts, a cron job), and nothing is made there.
+_SYSTEM_TREES = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/sbin", "/sys", "/usr")
+_SHARED_PLACES = frozenset({"/", "/home", "/media", "/mnt", "/opt", "/run", "/srv", "/tmp", "/var", "/var/cache",
+                            "/var/lib", "/var/log", "/var/tmp"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateHome:
@@ -72,7 +78,7 @@ def home_dir(uid: int | None = None, env: Mapping[str, str] | None = None) -> st
     """
     given = (env or {}).get("HOME", "")
     if given.startswith("/"):
-        return os.path.normpath(given)
+        return _normal(given)
     import pwd  # opens /etc/passwd through NSS only when HOME is of no use
 
     number = os.getuid() if uid is None else uid
@@ -82,7 +88,12 @@ def home_dir(uid: int | None = None, env: Mapping[str, str] | None = None) -> st
         entry = ""
     if not entry.startswith("/"):
         raise ConfigError("identity_invalid", f"home of uid {number}: got {entry!r}, expected an absolute path")
-    return os.path.normpath(entry)
+    return _normal(entry)
+
+
+def _normal(path: str) -> str:
+    """Return an absolute path in one spelling: normpath keeps two slashes in front (POSIX allows them a meaning)."""
+    return "/" + os.path.normpath(path).lstrip("/")
 
 
 def homes(env: Mapping[str, str]) -> tuple[str, ...]:
@@ -113,11 +124,13 @@ def state_home(env: Mapping[str, str], *, create: bool = True) -> StateHome:
 
     Order: STOCKADE_HOME, XDG_STATE_HOME/stockade, ~/.local/state/stockade; when that one cannot
     be written: STATE_DIRECTORY, XDG_RUNTIME_DIR/stockade, a directory in /var/tmp (ephemeral).
+    Only STOCKADE_HOME is made with its parents wherever it is; the others only below a directory
+    of the caller, and the default one only in a home that exists.
     Raises: ConfigError ``state_home_invalid``.
     """
     wanted = _main_candidate(env)
     for candidate in _state_candidates(env):
-        if _usable(candidate, create=create):
+        if _may_be_made(candidate, env) and _usable(candidate, create=create):
             return StateHome(path=candidate, ephemeral=candidate != wanted, wanted=wanted)
     raise ConfigError("state_home_invalid", "state home: no candidate can be written")
 
@@ -129,7 +142,11 @@ def _state_candidates(env: Mapping[str, str]) -> Iterator[str]:
         value = env.get(name, "").split(":")[0]
         if value.startswith("/"):
             yield os.path.join(os.path.normpath(value), tail) if tail else os.path.normpath(value)
-    yield f"/var/tmp/stockade-{os.geteuid()}"
+    yield _last_candidate()
+
+
+def _last_candidate() -> str:
+    return f"/var/tmp/stockade-{os.geteuid()}"
 
 
 def _main_candidate(env: Mapping[str, str]) -> str:
@@ -141,7 +158,30 @@ def _main_candidate(env: Mapping[str, str]) -> str:
     base = env.get("XDG_STATE_HOME", "")
     if base.startswith("/"):
         return os.path.join(os.path.normpath(base), "stockade")
-    return f"{home_dir(env=env)}/.local/state/stockade"
+    return os.path.join(home_dir(env=env), ".local/state/stockade")
+
+
+def _may_be_made(path: str, env: Mapping[str, str]) -> bool:
+    """Tell whether a place that nobody named for us exists or is the caller's to make."""
+    named = env.get("STOCKADE_HOME") and path == _main_candidate(env)
+    if named or path == _last_candidate() or os.path.lexists(path):
+        return True  # whether that is safe to use is `_check_owner`'s to say
+    existing = _nearest_existing(path)
+    if existing is None or not _is_own_directory(existing):
+        return False
+    if env.get("XDG_STATE_HOME", "").startswith("/") or path != _main_candidate(env):
+        return True
+    home = canonical(home_dir(env=env))
+    system = home in _SHARED_PLACES or any(is_below(home, tree) for tree in _SYSTEM_TREES)
+    return not system and _is_own_directory(home)
+
+
+def _is_own_directory(path: str) -> bool:
+    try:
+        info = os.stat(path)
+    except OSError:
+        return False
+    return stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid()
 
 
 def _usable(path: str, *, create: bool) -> bool:

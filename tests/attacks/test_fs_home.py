@@ -87,3 +87,10 @@ def test_the_whole_root_is_no_read_grant(actor: Actor, tier: str) -> None:
         accepted = actor.run(ask, tier=tier, read=[spelled], accept=every)
         assert accepted.refused is not None and accepted.code != "internal" and accepted.refused["hint"], (spelled, accepted.raw)
     assert actor.run(ask, tier=tier, read=[secret]).stdout == "home-needle-51\n"
+
+
+@requirement("fs.home")
+def test_the_whole_root_as_a_grant_of_a_guarded_root_box_has_an_answer(root: Actor) -> None:
+    every = ["fs.credentials", "proc.no_control", "proc.invisible", "kernel.surface"]
+    run = root.run(["true"], tier="guarded", read=["/"], accept=every)
+    assert run.code == "grant_unsupported" and run.refused is not None and run.refused["hint"], run.raw

@@ -311,3 +311,25 @@ def test_a_large_git_configuration_of_the_home_hides_no_hook(actor: Actor, fresh
         assert size != "small" and run.code == "promise_not_kept" and "fs.persistence" in run.refused["text"], run.raw
     elif run.state("fs.persistence") == "kept":
         failed_with(run.with_answers(attack).answers, BLOCKED)
+
+
+TOO_MANY = "[alias]\n" + "".join(f"\ta{number} = status\n" for number in range(2001))
+
+
+@requirement("fs.persistence")
+@pytest.mark.parametrize("tier", ["guarded", "strict"])
+@pytest.mark.parametrize("where", ["repository", "home"])
+def test_a_hook_that_a_large_git_configuration_names_at_its_end_is_guarded_or_not_claimed(actor: Actor, fresh_repo: str, tier: str, where: str) -> None:
+    hook = actor.put(f"{fresh_repo}/tools/hooks/pre-commit", "#!/bin/sh\n", 0o755)
+    config = f"{fresh_repo}/.git/config" if where == "repository" else actor.put(f"{actor.home}/.gitconfig", "")
+    with actor.host(config).open("a") as stream:
+        stream.write(f"{TOO_MANY}[core]\n\thooksPath = tools/hooks\n")
+    attack = [op("rewrite", path=hook)]
+    worked(actor.bare(attack, cwd=fresh_repo))
+    run = actor.run([PYTHON, str(actor.stage.bin / "probe.py")], tier=tier, cwd=fresh_repo, stdin=json.dumps(attack))
+    if where == "home":
+        actor.remove(config)
+    if run.refused is not None:
+        assert run.refused["missing"] == ["fs.persistence"] and "git" in run.refused["text"], run.raw
+    elif run.state("fs.persistence") == "kept":
+        failed_with(run.with_answers(attack).answers, {"EROFS", "EBUSY", "EXDEV"})

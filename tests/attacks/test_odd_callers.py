@@ -7,6 +7,7 @@ it; what cannot be done is refused with a typed reason.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from requirements import at_tiers, requirement
 from support.actors import PYTHON, Actor
 from support.boxes import BoxRun, Op, failed_with, kept, op, worked
+from support.cli import environment, line, stockade
 
 OUT_OF_REACH = {"ENOENT", "EROFS", "EACCES"}
 NEEDLE = "odd-needle"
@@ -100,8 +102,6 @@ def secrets(actor: Actor) -> Iterator[list[Op]]:
 @pytest.mark.parametrize("how", HOMES)
 def test_what_home_says_widens_nothing(actor: Actor, secrets: list[Op], tier: str, how: str) -> None:
     changes = [text.format(workspace=actor.workspace, home=actor.home) for text in HOMES[how]]
-    if actor.is_root and how in ("root directory", "above"):
-        changes.append(f"XDG_STATE_HOME={actor.home}/odd-state")  # else root's own state would go into the host's /
     reads = secrets if tier != "standard" else secrets[:1]
     writes = [op("rewrite", path=f"{actor.elsewhere}/file"), op("create", path=f"{actor.elsewhere}/odd"), op("rename", path=f"{actor.elsewhere}/file", to=f"{actor.elsewhere}/moved")]
     worked(actor.bare([*reads, *writes]))
@@ -115,6 +115,29 @@ def test_what_home_says_widens_nothing(actor: Actor, secrets: list[Op], tier: st
     for left in ("odd", "odd-state"):
         actor.remove(f"{actor.workspace}/{left}")
         actor.remove(f"{actor.home}/{left}")
+
+
+NOT_MADE = {"absent": "/tmp/odd/none/h", "below a system directory": "/etc/odd-home", "a system directory": "/etc", "root directory": "/", "foreign": "/tmp/odd/foreign"}
+
+
+@requirement("C.odd_places")
+@pytest.mark.parametrize("how", NOT_MADE)
+def test_no_state_home_is_made_where_no_home_is(actor: Actor, secrets: list[Op], how: str) -> None:
+    """The files of a run go where they may be lost, and its record says so."""
+    home = NOT_MADE[how]
+    if how == "foreign":
+        os.chown(actor.host(home), 4321, 4321)
+    made = [f"{home.rstrip('/')}/.local", f"{home.rstrip('/')}/.config"] + ([home, "/tmp/odd/none"] if "absent" in how or "below" in how else [])
+    before = [path for path in made if actor.host(path).exists()]
+    run = actor.run(["/bin/echo", "ok"], tier="guarded", before=_with(f"HOME={home}"))
+    assert (run.code, run.stdout) == (None, "ok\n"), run.raw
+    assert [path for path in made if actor.host(path).exists()] == before
+    assert run.receipt["end"]["degraded"] == [f"audit: ephemeral, in {actor.env['XDG_RUNTIME_DIR']}/stockade"], run.raw
+    said = stockade(actor, "run", "-v", "--net", "none", "--", "true", env=environment(actor, HOME=home))
+    assert said.status == 0 and f"state home '{home.rstrip('/')}/.local/state/stockade'" in said.err and "may not last" in said.err, said
+    twin = actor.run(["/bin/echo", "ok"], tier="guarded", before=_with(f"HOME={home}", f"STOCKADE_HOME={actor.home}/named/state"))
+    assert twin.receipt["end"]["degraded"] == [] and actor.host(f"{actor.home}/named/state/audit/spool.jsonl").exists(), twin.raw
+    actor.remove(f"{actor.home}/named")
 
 
 # -- working directory -----------------------------------------------------------------------------
@@ -159,6 +182,8 @@ def test_a_working_directory_that_is_gone_or_closed_is_not_replaced_by_another(a
         assert actor.elsewhere not in got["out"], got
     else:
         assert how not in ("whole", "read only") and got["code"] != "internal" and got["hint"], got
+        assert "removed" in how or "does not exist" not in str(got), got
+        assert got["code"] != "chdir_denied" or "may not be entered" in got["hint"], got
     if how == "whole":
         assert got["out"] == f"{place}\nwrote .\n", got
 
@@ -213,6 +238,83 @@ def test_a_closed_stream_of_the_caller_becomes_none_of_the_launchers_files(actor
     assert NEEDLE not in actor.sh(f"cat {actor.home}/.local/state/stockade/audit/spool.jsonl")
 
 
+@requirement("C.closed_streams")
+@pytest.mark.parametrize("kept", ["cold", "warm"])
+@pytest.mark.parametrize("closed", STREAMS)
+def test_the_command_line_works_with_closed_streams(actor: Actor, closed: str, kept: str) -> None:
+    """What the command finds in their place is /dev/null."""
+    report, env = f"{actor.workspace}/streams.json", environment(actor, STOCKADE_HOME=f"{actor.home}/closed-state")
+    if kept == "cold":
+        actor.remove(env["STOCKADE_HOME"])
+    actor.remove(report)
+    look = [PYTHON, "-c", LOOK + "\nraise SystemExit(3)", report]
+    done = actor.call([*_closing(closed), *line("run", "--net", "none", "--", *look)], env=env, stdin=b"x")
+    assert (done.returncode, done.stderr.replace(b"odd-needle\n", b"")) == (3, b""), done
+    inside = json.loads(actor.host(report).read_text())
+    gone = {number for number, text in (("0", "<&-"), ("1", " >&-"), ("2", "2>&-")) if text in f" {closed}"}
+    assert set(inside) == {"0", "1", "2"} and {number for number in inside if inside[number] == "/dev/null"} == gone, inside
+    actor.remove(report)
+
+
+@requirement("C.closed_streams")
+@pytest.mark.parametrize("words", [("--version",), ("profile", "list"), ("ps",), ("plan", "list", "--json"), ("explain", "true"), ("why", "/etc/passwd"), ("run", "--help"),
+                                   ("show", "last"), ("trust",), ("run", "--no-such"), ("run", "--tier", "off", "--receipt", "{home}/closed.json", "true"), ()], ids=" ".join)
+def test_a_command_with_closed_streams_ends_with_its_own_status(actor: Actor, words: tuple[str, ...]) -> None:
+    asked = line(*(word.format(home=actor.home) for word in words))
+    actor.run(["true"], tier="guarded")
+    status = actor.call(asked, env=environment(actor)).returncode
+    for closed in STREAMS:
+        done = actor.call([*_closing(closed), *asked], env=environment(actor))
+        assert done.returncode == status and b"internal" not in done.stderr and b"Traceback" not in done.stderr, (closed, done)
+
+
+@requirement("C.closed_streams")
+@pytest.mark.parametrize("target", ["-", "fd:1"])
+def test_a_receipt_for_a_closed_stream_is_refused_before_the_start(actor: Actor, target: str) -> None:
+    made = f"{actor.workspace}/closed-receipt"
+    asked = line("run", "--net", "none", "--receipt", target, "--", "/usr/bin/touch", made)
+    done = actor.call([*_closing(">&-"), *asked], env=environment(actor))
+    assert done.returncode == 125 and b"value_invalid: --receipt" in done.stderr and not actor.host(made).exists(), done
+    worked_out = actor.call(asked, env=environment(actor))
+    assert worked_out.returncode == 0 and worked_out.stdout and actor.host(made).exists(), worked_out
+    actor.remove(made)
+
+
+CLOSING = """
+import json, os, sys
+sys.path.insert(0, sys.argv[1])
+report = os.dup2(os.open(sys.argv[2], os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), 50)
+import stockade
+for number in ({closed}): os.close(number)
+look = "import os; print(sorted(os.readlink(f'/proc/self/fd/{{n}}').split(':')[0] for n in range(60) if os.path.lexists(f'/proc/self/fd/{{n}}')))"
+said = []
+for options in ({{}}, {{"set_env": {{"A": "b"}}}}, {{"stderr": -2, "stdout": -1}}, {{"input": b"x"}}, {{"tmp": "disk"}}):
+    streams = {{}} if "stdout" in options else {{"capture_output": True}}
+    done = stockade.run([sys.executable, "-c", look], tier="guarded", caller="operator", net="none", **options, **streams)
+    said.append(done.stdout.decode())
+stockade.run(["true"], tier="guarded", caller="operator", net="none")
+os.write(report, json.dumps(said).encode())
+"""
+
+
+@requirement("C.closed_streams", "C.descriptors_closed")
+@pytest.mark.parametrize("closed", ["0,", "1,", "2,", "0, 1", "0, 1, 2"])
+def test_the_interface_works_with_closed_streams(actor: Actor, closed: str) -> None:
+    answer = f"{actor.workspace}/closed-answer"
+    env = {**actor.env, "STOCKADE_HOME": f"{actor.home}/closed-state"}
+    actor.remove(env["STOCKADE_HOME"])
+    done = actor.call([PYTHON, "-B", "-c", CLOSING.format(closed=closed), str(actor.stage.lib), answer], env=env)
+    assert done.returncode == 0, done
+    said = json.loads(actor.host(answer).read_text())
+    stdin = "/dev/null" if "0" in closed else "pipe"
+    assert said == [f"{sorted([stdin, 'pipe', 'pipe'])}\n"] * 3 + [f"{['pipe'] * 3}\n", f"{sorted([stdin, 'pipe', 'pipe'])}\n"], said
+    actor.remove(answer)
+
+
+def _closing(closed: str) -> list[str]:
+    return ["/bin/sh", "-c", f'exec "$@" {closed}', "sh"]
+
+
 # -- environment and arguments ---------------------------------------------------------------------
 
 @requirement("C.big_environment", "env.secrets")
@@ -243,4 +345,5 @@ def test_arguments_up_to_the_kernels_limit_arrive_whole_and_beyond_are_refused(a
             actor.call([*count, *words])
         refused: BoxRun = actor.run([*count, *words], tier=tier)
         assert refused.code not in (None, "internal") and "too long" in refused.refused["text"], str(refused.raw)[:500]
+        assert "doctor" not in refused.refused["hint"] and "ulimit -s" in refused.refused["hint"], refused.refused["hint"]
     assert actor.run(count, tier=tier).stdout == "1 0 set()\n"

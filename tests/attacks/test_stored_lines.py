@@ -65,6 +65,50 @@ def test_a_secret_that_came_after_the_line_was_stored_is_masked(actor: Actor, fr
     failed_with(answers, UNREADABLE)
 
 
+@requirement("fs.persistence")
+@at_tiers("fs.persistence")
+@pytest.mark.parametrize("where", [".husky", "tools/hooks"])
+def test_a_point_that_is_a_link_is_guarded_with_what_it_leads_to(actor: Actor, fresh_repo: str, stored: dict[str, Any], where: str) -> None:
+    place = "store" if where == ".husky" else where
+    actor.put(f"{fresh_repo}/{place}/pre-commit", "#!/bin/sh\n", 0o755)
+    actor.sh(f"ln -s {place} {fresh_repo}/.husky")
+    ops = [op("rewrite", "there", path=f"{fresh_repo}/{place}/pre-commit"), op("create", "new", path=f"{fresh_repo}/.husky/new", keep=True)]
+    worked(actor.bare(ops, cwd=fresh_repo))
+    actor.remove(f"{fresh_repo}/{place}/new")
+    failed_with(start(actor, stored, ops, fresh_repo), BLOCKED)
+
+
+@requirement("fs.workspace_secrets", "fs.persistence")
+@at_tiers("fs.workspace_secrets")
+@pytest.mark.parametrize("guarded", ["before", "after"])
+def test_a_secret_inside_a_point_is_masked_and_the_point_stays_guarded(actor: Actor, fresh_repo: str, tier: str, guarded: str) -> None:
+    """One path may be the parent of a mask and a point at once; many links, so that no order of a listing hides it."""
+    if guarded == "before":
+        actor.put(f"{fresh_repo}/.husky/pre-commit", "#!/bin/sh\n", 0o755)
+    made = actor.plan([PYTHON, str(actor.stage.bin / "probe.py")], tier=tier, cwd=fresh_repo)
+    actor.put(f"{fresh_repo}/.husky/secret", "later-needle\n", 0o644)
+    links = [".env", *(f".env.{number}" for number in range(12))]
+    actor.sh("for name in " + " ".join(links) + "; do ln -s .husky/secret $name; done", cwd=fresh_repo)
+    ops = [op("read", "secret", path=f"{fresh_repo}/.husky/secret"), op("create", "new", path=f"{fresh_repo}/.husky/new", keep=True),
+           *(op("read", name, path=f"{fresh_repo}/{name}") for name in links)]
+    worked(actor.bare(ops, cwd=fresh_repo))
+    actor.remove(f"{fresh_repo}/.husky/new")
+    failed_with(start(actor, made, ops, fresh_repo), BLOCKED | UNREADABLE)
+    assert not actor.host(f"{fresh_repo}/.husky/new").exists()
+
+
+@requirement("fs.persistence")
+@at_tiers("fs.persistence")
+def test_a_point_that_cannot_be_looked_into_refuses_the_start_by_name(user: Actor, tier: str) -> None:
+    made = user.plan(["/bin/true"], tier=tier)
+    assert user.call(made["argv"], cwd=user.workspace, env=made["env"]).returncode == 0
+    locked = user.make_dir(f"{user.workspace}/.github", 0o000)
+    done = user.call(made["argv"], cwd=user.workspace, env=made["env"])
+    user.sh(f"chmod 755 {locked}")
+    user.remove(locked)
+    assert done.returncode == 125 and b"guard_denied" in done.stderr and b"/.github" in done.stderr, done
+
+
 @requirement("fs.workspace_secrets")
 @at_tiers("fs.workspace_secrets")
 def test_a_link_to_itself_and_odd_names_do_not_stop_a_stored_line(actor: Actor, fresh_repo: str, stored: dict[str, Any]) -> None:

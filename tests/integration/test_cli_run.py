@@ -335,7 +335,7 @@ def test_a_receipt_that_cannot_be_delivered_is_typed_and_125(actor: Actor) -> No
 
 def test_a_name_that_is_on_no_readable_part_of_the_path_is_not_found(user: Actor) -> None:
     """A directory of PATH that may not be searched, as after su, is no place to look."""
-    shut = user.make_dir(f"{user.workspace}/shut", 0o000)
+    shut = user.make_dir(f"{user.elsewhere}/shut", 0o000)
     for path in (f"/root/bin:{shut}:/usr/bin:/bin", f"/usr/bin:/bin:{shut}"):
         said = stockade(user, "run", "no-such-command", env=environment(user, PATH=path))
         assert said.status == 127 and "not_found" in said.err, said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from requirements import requirement
 from support.actors import PYTHON, Actor
 
 CALL = "import sys; sys.path.insert(0, {lib!r}); from stockade.cli import main; raise SystemExit(main({words!r}))"
@@ -18,8 +19,14 @@ def test_a_run_inside_a_box_is_refused_in_one_line(actor: Actor, tier: str) -> N
     assert len(run.stderr.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("tier", ["strict"])
-def test_the_package_can_be_read_and_not_changed_inside(actor: Actor, tier: str) -> None:
-    code = f"import sys; sys.path.insert(0, {str(actor.stage.lib)!r}); import stockade; open(stockade.__file__, 'a')"
-    run = actor.run([PYTHON, "-I", "-B", "-c", code], tier=tier)
-    assert run.returncode == 1 and ("Read-only" in run.stderr or "Permission denied" in run.stderr), run.stderr
+@requirement("fs.own_state")
+@pytest.mark.parametrize("tier", ["standard", "guarded", "strict"])
+def test_a_package_of_ones_own_cannot_be_changed_inside(actor: Actor, tier: str) -> None:
+    """Installed by the caller, who may change it outside, as after ``pip install --user``."""
+    lib = f"{actor.home}/own-lib"
+    actor.sh(f"cp -r {actor.stage.lib} {lib} && chmod -R u+w {lib}")
+    code = f"open({lib + '/stockade/__init__.py'!r}, 'a')"
+    assert actor.call([PYTHON, "-I", "-c", code]).returncode == 0
+    run = actor.run([PYTHON, "-I", "-B", "-c", code], tier=tier, lib=lib)
+    actor.sh(f"rm -rf {lib}")
+    assert run.returncode == 1 and "Read-only" in run.stderr, run.stderr

@@ -146,6 +146,15 @@ def test_terminal_modes_are_restored_when_the_command_dies(actor: Actor, tier: s
 
 @requirement("C.terminal_as_without")
 @pytest.mark.parametrize("tier", TIERS)
+def test_the_terminal_has_a_name_inside(actor: Actor, tier: str) -> None:
+    with Terminal.boxed(actor, ["/bin/sh", "-c", "tty; test -c \"$(tty)\" && echo there; test -t 0 && echo in"], tier=tier) as terminal:
+        for text in ("/dev/console", "there", "in"):
+            terminal.read_until(text)
+        assert terminal.wait() == 0
+
+
+@requirement("C.terminal_as_without")
+@pytest.mark.parametrize("tier", TIERS)
 def test_without_a_terminal_there_is_none_inside(actor: Actor, tier: str) -> None:
     script = "exec 2>&1; (: < /dev/tty) && echo tty || echo none; test -t 0 && echo in; tty"
     bare = actor.call(["setsid", "--wait", "/bin/sh", "-c", script]).stdout.split()

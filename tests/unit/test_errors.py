@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import errno
 import pickle
+import resource
 import subprocess
 from pathlib import Path
 
@@ -83,6 +85,21 @@ def test_an_argument_never_appears_in_an_error() -> None:
     secret = "--token=hunter2"
     assert secret not in str(errors.CommandFailed(1, ["curl", secret]))
     assert secret not in str(errors.TimedOut(["curl", secret], 1))
+
+
+@pytest.mark.parametrize(("number", "limit"), [(errno.EFBIG, "RLIMIT_FSIZE"), (errno.EMFILE, "RLIMIT_NOFILE"), (errno.EAGAIN, "RLIMIT_NPROC"),
+                                               (errno.ENOMEM, "RLIMIT_AS"), (errno.ENOSPC, ""), (errno.ENFILE, "")])
+def test_a_shortage_is_transient_and_names_its_limit(number: int, limit: str) -> None:
+    short = errors.shortage(OSError(number, "x"), "start")
+    assert short is not None and (short.code, short.transient) == ("resource", True) and errno.errorcode[number] in str(short)
+    soft = resource.getrlimit(getattr(resource, limit))[0] if limit else -1
+    assert (f"{limit} is {soft}" in str(short)) == (soft >= 0) and "doctor" not in str(short)
+    assert ("ulimit" in short.hint) == (soft >= 0) and short.hint
+
+
+def test_no_other_error_is_called_a_shortage() -> None:
+    assert all(errors.shortage(OSError(number, "x"), "start") is None for number in (errno.EACCES, errno.ENOENT, errno.EPERM, errno.EIO, errno.E2BIG))
+    assert errors.shortage(OSError("no number"), "start") is None
 
 
 def test_nearest_names_the_closest_or_the_known_ones() -> None:

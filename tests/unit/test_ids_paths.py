@@ -116,6 +116,58 @@ def test_a_place_that_cannot_be_written_falls_back_and_says_so(tmp_path: Path) -
     assert home.ephemeral and home.path == f"{tmp_path}/run/stockade"
 
 
+def _fallback(tmp_path: Path, **env: str) -> paths.StateHome:
+    return paths.state_home({"XDG_RUNTIME_DIR": str(tmp_path / "run"), **env}, create=False)
+
+
+@pytest.mark.parametrize("home", ["/", "/etc", "/usr/local", "/opt", "/home", "/var/lib", "//", "/nonexistent/h", "/etc/nobody"])
+def test_a_home_that_is_no_home_gets_no_state_home(tmp_path: Path, home: str) -> None:
+    found = _fallback(tmp_path, HOME=home)
+    assert found.ephemeral and found.path == f"{tmp_path}/run/stockade"
+    assert found.wanted == f"{'' if home in ('/', '//') else home}/.local/state/stockade"
+
+
+def test_a_home_that_does_not_exist_is_not_made(tmp_path: Path) -> None:
+    found = paths.state_home({"HOME": str(tmp_path / "none/h"), "XDG_RUNTIME_DIR": str(tmp_path / "run")})
+    assert found.ephemeral and not (tmp_path / "none").exists()
+    (tmp_path / "none/h").mkdir(parents=True)
+    assert not paths.state_home({"HOME": str(tmp_path / "none/h")}).ephemeral
+
+
+def test_a_link_to_a_system_directory_is_no_home(tmp_path: Path) -> None:
+    (tmp_path / "h").symlink_to("/etc")
+    assert _fallback(tmp_path, HOME=str(tmp_path / "h")).ephemeral
+
+
+def test_nothing_is_made_below_a_directory_of_somebody_else(tmp_path: Path) -> None:
+    theirs = Path("/usr")
+    if os.geteuid() == 0:
+        theirs = tmp_path / "theirs"
+        theirs.mkdir()
+        os.chown(theirs, 12345, 12345)
+    for name in ("HOME", "XDG_STATE_HOME"):
+        found = _fallback(tmp_path, **{"HOME": str(tmp_path), name: str(theirs)})
+        assert found.ephemeral and found.path == f"{tmp_path}/run/stockade", name
+    last = paths.state_home({"HOME": str(theirs), "XDG_RUNTIME_DIR": str(theirs / "run"), "STATE_DIRECTORY": str(theirs / "state")}, create=False)
+    assert last.path == f"/var/tmp/stockade-{os.geteuid()}"
+
+
+def test_the_state_directory_of_a_service_comes_before_the_runtime_directory(tmp_path: Path) -> None:
+    (tmp_path / "service").mkdir()
+    assert _fallback(tmp_path, HOME="/nonexistent", STATE_DIRECTORY=f"{tmp_path}/service:/other").path == f"{tmp_path}/service"
+
+
+def test_a_place_named_outright_is_made_with_its_parents(tmp_path: Path) -> None:
+    found = paths.state_home({"HOME": "/", "STOCKADE_HOME": str(tmp_path / "a/b/c")})
+    assert not found.ephemeral and (tmp_path / "a/b/c/audit").is_dir()
+
+
+def test_a_state_home_that_exists_stays_in_use(tmp_path: Path) -> None:
+    """Its trust, keys and log would otherwise be lost to who once used it."""
+    (tmp_path / "x/stockade").mkdir(parents=True)
+    assert not _fallback(tmp_path, HOME="/", XDG_STATE_HOME=str(tmp_path / "x")).ephemeral
+
+
 def _repo(path: Path) -> Path:
     (path / ".git").mkdir(parents=True)
     (path / ".git/HEAD").write_text("ref: refs/heads/main\n")

@@ -5,7 +5,7 @@
 //! proc of its pid namespace whose kernel controls are read-only.
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use crate::report::Refusal;
 use crate::steps::mounts::{self, Root};
@@ -31,6 +31,7 @@ pub fn devices(root: &mut Root, target: &str, shm_size_bytes: u64) -> Result<(),
     for name in NODES {
         bind_node(at, name).map_err(|e| fail(name, &e))?;
     }
+    console(at).map_err(|e| fail("console", &e))?;
     for (name, to) in LINKS {
         link_at(at, name, to).map_err(|e| fail(name, &e))?;
     }
@@ -56,6 +57,28 @@ fn bind_node(dev: RawFd, name: &str) -> io::Result<()> {
     }
     mounts::make_node_at(dev, name, libc::S_IFREG | 0o600)?;
     sys::attach_at(tree.as_raw_fd(), dev, name)
+}
+
+/// The terminal on standard input, output or error as /dev/console: it has no name in the box's
+/// own devpts, and ttyname(3) looks for one below /dev. bubblewrap and systemd-nspawn do the same.
+/// No terminal, or one whose name leads elsewhere: nothing.
+fn console(dev: RawFd) -> io::Result<()> {
+    let Some(tree) = (0..=2).find_map(terminal) else { return Ok(()) };
+    mounts::make_node_at(dev, "console", libc::S_IFREG | 0o600)?;
+    sys::attach_at(tree.as_raw_fd(), dev, "console")
+}
+
+fn terminal(fd: RawFd) -> Option<OwnedFd> {
+    // A mount is cloned by its name in this namespace (open_tree(2) takes none of another's), so the
+    // name is believed only when it leads to the device that the caller handed over.
+    let name = std::fs::read_link(format!("/proc/self/fd/{fd}")).ok()?;
+    let name = name.to_str().filter(|name| name.starts_with("/dev/"))?;
+    let tree = sys::clone_tree_at(libc::AT_FDCWD, name).ok()?;
+    let (given, found) = (sys::fstat(fd).ok()?, sys::fstat(tree.as_raw_fd()).ok()?);
+    let same = (given.st_dev, given.st_ino, given.st_rdev) == (found.st_dev, found.st_ino, found.st_rdev);
+    // SAFETY: isatty takes any number.
+    let terminal = given.st_mode & libc::S_IFMT == libc::S_IFCHR && unsafe { libc::isatty(fd) } == 1;
+    (same && terminal).then_some(tree)
 }
 
 fn link_at(dev: RawFd, name: &str, to: &str) -> io::Result<()> {

@@ -21,6 +21,28 @@ pub fn apply(limits: &Limits) -> Result<(), Refusal> {
     set("address_space", libc::RLIMIT_AS, limits.address_space_bytes)
 }
 
+/// More descriptors for ourselves while the box is made: P0 of a root caller holds one
+/// for each grant. Returns the limit that is put back for the command.
+pub fn raise_files() -> Option<libc::rlimit> {
+    let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: plain data that lives through the calls. What cannot be raised stays,
+    // and a launch that needs more is refused where it runs out.
+    unsafe {
+        let raised = libc::getrlimit(libc::RLIMIT_NOFILE, &mut old) == 0
+            && old.rlim_cur < old.rlim_max
+            && libc::setrlimit(libc::RLIMIT_NOFILE, &libc::rlimit { rlim_cur: old.rlim_max, ..old }) == 0;
+        raised.then_some(old)
+    }
+}
+
+/// The caller's own limit, for the command.
+pub fn restore_files(old: &libc::rlimit) -> Result<(), Refusal> {
+    // SAFETY: old lives through the call.
+    sys::check(i64::from(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, old) }))
+        .map(drop)
+        .map_err(|e| Refusal::new("rlimit_denied", "files").io(&e))
+}
+
 fn set(name: &str, resource: libc::__rlimit_resource_t, value: Option<u64>) -> Result<(), Refusal> {
     let Some(value) = value else { return Ok(()) };
     let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

@@ -156,15 +156,9 @@ fn open_map(pid: libc::pid_t) -> Result<File, Refusal> {
     File::open(format!("/proc/{pid}/ns/user")).map_err(|e| map_denied("ns/user", &e))
 }
 
-fn exists(path: &str) -> bool {
-    std::fs::symlink_metadata(path).is_ok()
-}
-
 fn sources(row: &Row) -> Vec<Source<'_>> {
     let dir = |path, idmap, owner| Source { path, kind: Kind::Dir, recursive: false, idmap, optional: false, owner };
     match row {
-        // A mask of a name that is not there: a tree made for nothing costs a grace period when it goes.
-        Row::Bind { target, optional: true, create: false, .. } if !exists(target) => vec![],
         Row::Bind { source, kind, recursive, optional, idmap, owner, .. } => {
             // An idmap needs a file system that supports it: submounts of a grant may not.
             let recursive = *recursive && !*idmap;
@@ -183,16 +177,20 @@ fn sources(row: &Row) -> Vec<Source<'_>> {
 
 /// A user namespace used only as a map: on-disk `owner` appears as kernel id `kernel`.
 fn id_namespace(owner: (u32, u32), kernel: (u32, u32)) -> Result<File, Refusal> {
+    // SAFETY: takes no pointer.
+    let parent = unsafe { libc::getpid() };
     // SAFETY: the launcher is single-threaded here; the child only waits to be killed.
     let pid =
         unsafe { sys::fork_into(libc::CLONE_NEWUSER) }.map_err(|e| Refusal::new("userns_denied", "id map").io(&e))?;
     if pid == 0 {
-        // SAFETY: plain waiting; dies with us because of the parent-death signal.
+        // SAFETY: plain waiting; dies with us because of the parent-death signal, or at
+        // once when we were killed before it was set.
         unsafe {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
-            loop {
+            while libc::getppid() == parent {
                 libc::pause();
             }
+            libc::_exit(0)
         }
     }
     let file = map_child(pid, owner, kernel).and_then(|()| open_map(pid));

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from stockade.cli import grammar
 from stockade.cli.commands import LATER, ROOT
 from stockade.cli.grammar import Command, Parsed
-from stockade.errors import Error, Refused
+from stockade.errors import Error, Refused, shortage
 
 NAME = "stockade"
 
@@ -27,6 +27,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     command, path = ROOT, NAME
+    if None in (sys.stdin, sys.stdout, sys.stderr):
+        from stockade.cli.output import open_closed
+
+        open_closed()
     try:
         command, path, rest = find(words)
         parsed = grammar.parse(command, rest, path)
@@ -42,6 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Error as error:
         return fail(error, command)
     except OSError as error:
+        # EAGAIN is no shortage here: it comes from a standard stream that does not block.
+        short = None if isinstance(error, BlockingIOError) else shortage(error, path)
+        if short is not None:
+            return fail(short, command)
         return _unforeseen(error, command, f"{os.strerror(error.errno)}" if error.errno else str(error))
     except Exception as error:
         return _unforeseen(error, command, str(error))

@@ -18,6 +18,26 @@ PROGRESS_AFTER_S = 2.0
 _WIDTH = 24
 
 
+# The numbers of the standard streams that the caller had closed.
+closed: set[int] = set()
+
+
+def open_closed() -> None:
+    """Put /dev/null in the place of closed standard streams, for this process and what it becomes.
+
+    What would be printed is dropped; else a file of ours would get the number, and the
+    interpreter's missing stream would be a fault of every command that prints.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number: this one
+        if getattr(sys, name) is None:
+            closed.add(number)
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", errors="backslashreplace", closefd=False))
+
+
 def clean(text: object) -> str:
     """Return one line without control characters: a file name must not drive the terminal.
 

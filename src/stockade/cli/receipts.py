@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from stockade.cli.output import clean, paint, say, size, table
+from stockade.cli.output import clean, closed, paint, say, size, table
 from stockade.errors import ConfigError, Error, LaunchFailed
 from stockade.process.receipt import SCHEMA, Receipt
 
@@ -102,6 +102,8 @@ def open_sink(target: str) -> Sink:
     Raises: ConfigError ``value_invalid``.
     """
     if target == "-":
+        if 1 in closed:
+            raise ConfigError("value_invalid", "--receipt '-': standard output is closed")
         return Sink(None)
     if target.startswith("fd:"):
         return Sink(partial(_write_all, _descriptor(target)))
@@ -121,7 +123,7 @@ def _descriptor(target: str) -> int:
     digits = target.removeprefix("fd:")
     number = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 7 else -1
     try:
-        flags = fcntl.fcntl(number, fcntl.F_GETFL) if number >= 0 else os.O_RDONLY
+        flags = fcntl.fcntl(number, fcntl.F_GETFL) if number >= 0 and number not in closed else os.O_RDONLY
     except OSError:
         flags = os.O_RDONLY
     if flags & os.O_ACCMODE == os.O_RDONLY:

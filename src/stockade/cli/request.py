@@ -14,7 +14,7 @@ from stockade.cli.grammar import Parsed
 from stockade.errors import ConfigError
 from stockade.paths import StateHome
 from stockade.rules import units
-from stockade.rules.request import Request, build_request
+from stockade.rules.request import NET_WORDS, Request, build_request
 
 # option -> keyword, where only the name differs
 _NAMES = {"tier": "tier", "cwd": "cwd", "net": "net", "tmp": "tmp", "cache": "cache",
@@ -23,9 +23,6 @@ _LISTS = {"profile": "profile", "read": "read", "write": "write", "hide": "hide"
           "allow": "allow", "device": "devices", "accept": "accept", "publish": "publish"}
 MAX_ENV_FILE = 1 << 20
 _NETS = ("none", "host")
-# Words of other tools and of habit for one of the two; the nearest by letters would be the other one.
-_NET_WORDS = {**dict.fromkeys(("on", "yes", "true", "all", "any", "full", "open", "internet", "allow"), "host"),
-              **dict.fromkeys(("off", "no", "false", "deny", "closed", "disabled", "isolated"), "none")}
 
 
 def options(parsed: Parsed, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -54,7 +51,7 @@ def check_net(text: str | None) -> None:
 
     Raises: ConfigError ``value_invalid``.
     """
-    meant = _NET_WORDS.get((text or "").strip().lower())
+    meant = NET_WORDS.get((text or "").strip().lower())
     if meant is not None:
         raise ConfigError("value_invalid", f"--net {text!r}: expected {' or '.join(_NETS)}",
                           hint=f"did you mean {meant!r}?")

@@ -154,7 +154,7 @@ def _from_refusal(err: Error) -> BackendVerdict:
     """Give a refusal of the kernel the reason and remedy of this host."""
     transient = isinstance(err, Refused) and err.transient
     if transient:
-        return _broken("transient", err.message, "try again", transient=True)
+        return _broken("transient", err.message, err.hint or "try again", transient=True)
     why = _userns_obstacle() if err.code in ("userns_denied", "map_denied", "namespace_denied") else None
     if why is None and err.code in ("mount_denied", "proc_denied", "overlay_denied", "pivot_denied"):
         why = _mount_obstacle()

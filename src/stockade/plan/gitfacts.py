@@ -41,12 +41,12 @@ class Repository:
 class Points:
     """``paths`` to guard; ``files``: configuration that named them, to be looked at again.
 
-    ``cut``: there was more configuration than was looked at.
+    ``cut``: the file that held more configuration than was looked at, or nothing.
     """
 
     paths: tuple[str, ...]
     files: tuple[str, ...]
-    cut: bool
+    cut: str
 
 
 def find(root: str) -> Repository | None:

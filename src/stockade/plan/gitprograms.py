@@ -57,7 +57,7 @@ _OPERATORS = frozenset(";|&(){}<>!\n")
 class Programs:
     """What one configuration executes: ``paths`` that exist, ``files`` that the answer came from.
 
-    ``cut``: there was more than anybody writes by hand, and not all of it was looked at.
+    ``cut``: a file with more than anybody writes by hand, not all of which was looked at, or nothing.
     """
 
     __slots__ = ("_home", "_values", "_trees", "cut", "files", "paths")
@@ -66,7 +66,7 @@ class Programs:
         self._trees = trees
         self._home = home
         self._values = 0
-        self.cut = False
+        self.cut = ""
         self.paths: set[str] = set()
         self.files: list[str] = []
 
@@ -78,21 +78,23 @@ class Programs:
         if path in self.files:
             return
         if len(self.files) >= MAX_INCLUDES or depth > MAX_INCLUDE_DEPTH:
-            self.cut = self.cut or os.path.lexists(path)
+            self._cut_at(path if os.path.lexists(path) else "")
             return
         self.files.append(path)
         config = gitconfig.read(path)
-        self.cut = self.cut or config.cut
+        self._cut_at(path if config.cut else "")
         for key, value in config.items:
             if not _is_listed(key, _BY_SECTION):
                 continue
             if self._values >= MAX_VALUES:
-                self.cut = True
-                return
+                return self._cut_at(path)
             self._values += 1
             if _is_listed(key, _INCLUDES):
                 self.read(os.path.join(os.path.dirname(path), self._at_home(value)), depth + 1)
             self._take(key, value, os.path.dirname(path))
+
+    def _cut_at(self, path: str) -> None:
+        self.cut = self.cut or path
 
     def _take(self, key: str, value: str, beside: str) -> None:
         whole = _is_listed(key, _PATHS)

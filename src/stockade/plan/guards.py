@@ -28,13 +28,15 @@ SECRET_DEPTH = 4
 TOO_LARGE = "write_root_too_large"
 TOO_MUCH_CONFIG = "git_config_too_large"
 UNNAMEABLE = "name_not_utf8"
+LOCKED = "directory_locked"
 
 
 class Guards:
     """Read-only points, masks and notes, as they are collected.
 
     ``mounted``: the write roots that are mounts; a guard's parents are pinned up to the next one.
-    ``repositories``: all of the write roots, also nested ones. ``lost``: promise -> why it is not kept.
+    ``repositories``: all of the write roots, also nested ones. ``lost``: promise -> why it is not
+    kept, as a reason and as a sentence.
     """
 
     __slots__ = ("lost", "masks", "mounted", "notes", "points", "repositories")
@@ -43,7 +45,7 @@ class Guards:
         self.points: set[str] = set()
         self.masks: dict[str, bool] = {}  # path -> is a directory
         self.notes: list[str] = []
-        self.lost: dict[str, str] = {}
+        self.lost: dict[str, tuple[str, str]] = {}
         self.mounted: tuple[str, ...] = ()
         self.repositories = {repo.git_dir: repo for repo in repositories}
 
@@ -119,9 +121,15 @@ def _nameable(guards: Guards, want: Want) -> None:
     """A plan is UTF-8 text: a point with another name cannot be guarded, and that is said."""
     odd = {path for path in guards.points if not _is_text(path)}
     guards.points -= odd
-    if odd and want.strict:
-        guards.lost["fs.persistence"] = UNNAMEABLE
-    guards.notes += [f"{os.fsencode(path)!r}: not guarded, its name is not UTF-8" for path in sorted(odd)]
+    for path in sorted(odd):
+        _lose(guards, want, UNNAMEABLE, f"{os.fsencode(path)!r}: not guarded, its name is not UTF-8")
+
+
+def _lose(guards: Guards, want: Want, reason: str, text: str) -> None:
+    """Say that points inside the write roots may stay unguarded; a tier that promises them is not kept."""
+    guards.notes.append(text)
+    if want.guarded:
+        guards.lost.setdefault("fs.persistence", (reason, text))
 
 
 def _is_text(path: str) -> bool:
@@ -165,9 +173,8 @@ def _git_points(guards: Guards, want: Want) -> None:
         guards.points.update(_places(points.paths, want.write) - {repo.git_dir, repo.common_dir})
         want.witness.saw(*points.files)
         if points.cut:
-            guards.notes.append(f"{repo.git_dir!r}: too much configuration to look at all that it runs")
-            if want.strict:
-                guards.lost["fs.persistence"] = TOO_MUCH_CONFIG
+            _lose(guards, want, TOO_MUCH_CONFIG, f"git configuration {points.cut!r}: larger than what is looked at "
+                  "for the programs that it names, so some of them may be writable")
 
 
 def _listed_points(guards: Guards, want: Want, opened: frozenset[str]) -> None:
@@ -184,7 +191,7 @@ def _listed_points(guards: Guards, want: Want, opened: frozenset[str]) -> None:
             guards.points.update(_places(chosen.found(directory, names), want.write))
         _nested_repositories(guards, want, walk)
         if not walk.finished:
-            _too_large(guards, want, root)
+            _unfinished(guards, want, root, walk.locked)
     guards.points.update(_places(_home_points(want, entries), want.write))
 
 
@@ -196,11 +203,13 @@ def _nested_repositories(guards: Guards, want: Want, walk: nested.Survey) -> Non
             guards.repositories.setdefault(repo.git_dir, repo)
 
 
-def _too_large(guards: Guards, want: Want, root: str) -> None:
-    guards.notes.append(f"{root!r}: too large to search to the end for repositories, so hooks and configuration of "
-                        "some may be writable; make a smaller directory the write root")
-    if want.strict:
-        guards.lost["fs.persistence"] = TOO_LARGE
+def _unfinished(guards: Guards, want: Want, root: str, locked: str) -> None:
+    if locked:
+        _lose(guards, want, LOCKED, f"directory {locked!r}: its mode lets nobody look for repositories in it, and a "
+              "box can change that")
+        return
+    _lose(guards, want, TOO_LARGE, f"write root {root!r}: too large to search to the end for repositories, so hooks "
+          "and configuration of some may be writable")
 
 
 def inside_home_point(want: Want) -> str | None:
@@ -340,8 +349,9 @@ def _workspace_secrets(guards: Guards, want: Want) -> None:
         if path not in named:
             _mask(guards, path)
     if not found.finished:
-        guards.notes.append(f"not searched to the end for other names of {sorted(wanted.values())[0]!r}")
-        guards.lost["fs.workspace_secrets"] = TOO_LARGE
+        text = f"secret {sorted(wanted.values())[0]!r}: not searched to the end for its other names"
+        guards.notes.append(text)
+        guards.lost["fs.workspace_secrets"] = (TOO_LARGE, text)
 
 
 def is_workspace_secret(name: str) -> bool:

@@ -13,6 +13,7 @@ import os
 import stat
 from collections.abc import Iterable
 
+from stockade.errors import Refused
 from stockade.plan import accounts, mountinfo, rows
 from stockade.plan.hiding import Hidden, kept_children, within
 from stockade.plan.rows import Row
@@ -200,6 +201,9 @@ def caches(table: Table, want: Want) -> None:
 
 def host_view(table: Table, want: Want, hidden: tuple[Hidden, ...]) -> None:
     """standard and guarded: the host's root read-only, hidden names taken away."""
+    if "/" in want.read:
+        raise Refused("grant_unsupported", "grant read /: the host's root is shown read-only without it, but for what "
+                      "the tier hides", hint="leave it out, or name the hidden directories that the box needs")
     table.add(rows.bind("/", attrs=rows.READ_ONLY, kind="dir"))
     homes = [home for home in (*want.homes, *_aliases(want)) if os.path.isdir(home) and home != "/"]
     # An overlay outside shows again what is mounted inside it. Of two rows on one place the later

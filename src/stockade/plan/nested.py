@@ -13,7 +13,7 @@ import time
 
 from stockade.frozen import dataclass
 
-MAX_ENTRIES = 200_000
+MAX_ENTRIES = 1_000_000
 MAX_SECONDS = 4.0
 MAX_REPOSITORIES = 200
 NAMED_ENTRIES = 4000
@@ -27,28 +27,31 @@ _BARE = frozenset({"HEAD", "objects", "refs"})
 class Survey:
     """``named``: directories and their names, the root first. ``repositories``: below the root.
 
-    ``finished``: every directory was looked into.
+    ``finished``: every directory was looked into. ``locked``: one that its own mode keeps shut, or nothing.
     """
 
     named: tuple[tuple[str, list[str]], ...]
     repositories: tuple[str, ...]
     finished: bool
+    locked: str
 
 
 def survey(root: str) -> Survey:
     """Walk a write root; symbolic links are not followed, git directories not entered."""
     walk = _Walk(root)
     finished = walk.run()
-    return Survey(named=tuple(walk.named), repositories=tuple(walk.repositories), finished=finished)
+    return Survey(named=tuple(walk.named), repositories=tuple(walk.repositories), finished=finished,
+                  locked=walk.locked)
 
 
 class _Walk:
-    __slots__ = ("_deadline", "_entries", "_root", "named", "repositories")
+    __slots__ = ("_deadline", "_entries", "_root", "locked", "named", "repositories")
 
     def __init__(self, root: str) -> None:
         self._root = root
         self._entries = 0
         self._deadline = time.monotonic() + MAX_SECONDS
+        self.locked = ""
         self.named: list[tuple[str, list[str]]] = []
         self.repositories: list[str] = []
 
@@ -70,7 +73,9 @@ class _Walk:
                 entries = list(scan)
         except OSError as err:
             # A directory of our own that is locked can be opened by the box; one of others cannot.
-            return not (isinstance(err, PermissionError) and _is_mine(directory))
+            if isinstance(err, PermissionError) and _is_mine(directory):
+                self.locked = directory
+            return not self.locked
         self._entries += len(entries)
         names = {entry.name for entry in entries}
         if (named and self._entries <= NAMED_ENTRIES) or directory == self._root:

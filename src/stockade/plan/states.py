@@ -49,11 +49,11 @@ def waived(want: Want, opened: str | None) -> dict[str, str]:
 
 
 def promise_rows(want: Want, opened: str | None = None,
-                 lost: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+                 lost: Mapping[str, tuple[str, str]] | None = None) -> list[dict[str, Any]]:
     """Return the plan's promises.
 
-    Args: lost: promise -> why the compiler found that it cannot be kept here.
-    Raises: Refused(grant_voids_tier).
+    Args: lost: promise -> why the compiler found that it cannot be kept here: reason and sentence.
+    Raises: Refused(grant_voids_tier, promise_not_kept).
     """
     if "userns" in want.allow:
         # Waiving kernel.surface for a grant that the filter does not honour would be all loss.
@@ -61,7 +61,10 @@ def promise_rows(want: Want, opened: str | None = None,
                       "new user namespaces", hint="switch the inner sandbox off, as the profiles do")
     given_away = waived(want, opened)
     _check(want, given_away)
-    return [_row(promise, want, given_away.get(promise.id), (lost or {}).get(promise.id)) for promise in PROMISES]
+    lost = lost or {}
+    _check_lost(want, lost)
+    reasons = {promise: reason for promise, (reason, _) in lost.items()}
+    return [_row(promise, want, given_away.get(promise.id), reasons.get(promise.id)) for promise in PROMISES]
 
 
 def _row(promise: Promise, want: Want, grant: str | None, lost: str | None) -> dict[str, Any]:
@@ -101,6 +104,16 @@ def _check(want: Want, given_away: dict[str, str]) -> None:
         missing=tuple(lost),
         remedy=f"drop the grant, or accept {' and '.join(lost)}",
     )
+
+
+def _check_lost(want: Want, lost: Mapping[str, tuple[str, str]]) -> None:
+    needed = [promise.id for promise in required(want.tier) if promise.id in lost]
+    missing = [promise for promise in needed if promise not in want.accept]
+    if not missing or _accepted_by_tier(want, needed):
+        return
+    raise Refused("promise_not_kept", f"{lost[missing[0]][1]}; tier {want.tier} requires {', '.join(missing)}",
+                  reasons=tuple(lost[promise][1] for promise in missing), missing=tuple(missing),
+                  remedy=f"change that, make a smaller directory the write root, or accept {' and '.join(missing)}")
 
 
 def _accepted_by_tier(want: Want, lost: list[str]) -> bool:

@@ -109,7 +109,9 @@ class Judge:
         if any(is_below(path, home) for home in self.resolved.homes) and self.resolved.tier >= Tier.strict:
             return Verdict(allowed=False, promise="fs.home", grants=_reach(path),
                            rule="the home is private and empty but for grants; what is written there is lost")
-        if self.resolved.tier >= Tier.strict and seen.row is not None and seen.row["target"] == "/":
+        # A directory that was made for what is mounted in it is part of the new root.
+        of_the_root = seen.row is not None and (seen.row["target"] == "/" or seen.row["kind"] == "dir")
+        if self.resolved.tier >= Tier.strict and of_the_root:
             return Verdict(allowed=False, promise="fs.system", grants=_reach(path),
                            rule="outside the home only the operating system, toolchains and grants exist")
         place = seen.row["target"] if seen.row is not None else "/"

@@ -17,7 +17,18 @@ import threading
 import time
 
 from stockade.errors import EXIT_TIMED_OUT, LaunchFailed, Refused
-from stockade.process._exec import KILL_SIGNAL, Bare, Launch, command_line, env_items, sealed_memfd, start_error
+from stockade.process._exec import (
+    DEVNULL,
+    KILL_SIGNAL,
+    Bare,
+    Launch,
+    above_streams,
+    closed_streams,
+    command_line,
+    env_items,
+    sealed_memfd,
+    start_error,
+)
 from stockade.process.receipt import Reader, Receipt, refusal
 
 TYPE_CHECKING = False
@@ -25,6 +36,9 @@ if TYPE_CHECKING:
     from typing import Any, AnyStr
 else:
     AnyStr = None  # importing ``typing`` for it costs 3 ms
+
+
+_STREAMS = ("stdin", "stdout", "stderr")
 
 
 class Box(subprocess.Popen[AnyStr]):
@@ -43,6 +57,11 @@ class Box(subprocess.Popen[AnyStr]):
         self._values = b""
         self._report_lock = threading.RLock()
         check_open(launch.pass_fds)
+        # A stream that the caller closed is /dev/null for the command, in a box and without one:
+        # a closed number would be given to the first file that it opens.
+        for number in closed_streams(launch.pass_fds):
+            if popen.get(_STREAMS[number]) is None:
+                popen[_STREAMS[number]] = DEVNULL
         if isinstance(launch, Bare):
             self._start_bare(launch, popen)
         else:
@@ -57,9 +76,8 @@ class Box(subprocess.Popen[AnyStr]):
         try:
             plan = sealed_memfd("stockade-plan", launch.plan)
             opened.append(plan)
-            read_end, write_end = os.pipe2(os.O_CLOEXEC)
+            self._report, write_end = _pipe()
             opened.append(write_end)
-            self._report = read_end
             extra = ["--report-fd", str(write_end)]
             if launch.set_env or launch.gated:
                 values = self._make_gate(launch) if launch.gated else \
@@ -67,7 +85,7 @@ class Box(subprocess.Popen[AnyStr]):
                 opened.append(values)
                 extra += ["--setenv-fd", str(values)]
             if launch.tied:
-                caller = os.pidfd_open(os.getpid())
+                caller = above_streams(os.pidfd_open(os.getpid()))
                 opened.append(caller)
                 extra += ["--caller-pidfd", str(caller)]
             line = command_line(launch, source=["--plan-fd", str(plan)], extra=extra)
@@ -92,7 +110,7 @@ class Box(subprocess.Popen[AnyStr]):
 
     def _make_gate(self, launch: Launch) -> int:
         """Return the reading end of a pipe for the variables: its end of file is the go."""
-        read_end, self._gate = os.pipe2(os.O_CLOEXEC)
+        read_end, self._gate = _pipe()
         self._values = env_items(launch.set_env)
         return read_end
 
@@ -257,6 +275,21 @@ class Box(subprocess.Popen[AnyStr]):
                 os.close(fd)
         if getattr(self, "_child_created", False):
             super().__del__(*args, **kwargs)
+
+
+def _pipe() -> tuple[int, int]:
+    """Return a pipe (reading end, writing end), both above the standard streams."""
+    read_end, write_end = os.pipe2(os.O_CLOEXEC)
+    try:
+        read_end = above_streams(read_end)
+    except OSError:
+        os.close(write_end)
+        raise
+    try:
+        return read_end, above_streams(write_end)
+    except OSError:
+        os.close(read_end)
+        raise
 
 
 def check_open(fds: tuple[int, ...]) -> None:

@@ -15,7 +15,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from stockade.errors import LaunchFailed
+from stockade.errors import TOO_LONG, LaunchFailed, shortage
 from stockade.frozen import dataclass, field
 
 TYPE_CHECKING = False
@@ -87,9 +87,36 @@ def command_line(launch: Launch, *, source: Sequence[str], extra: Sequence[str] 
     return [*line, *extra, "--", *launch.argv]
 
 
+def above_streams(fd: int) -> int:
+    """Return the descriptor under a number above 2.
+
+    Where the caller has closed a standard stream the kernel gives us its number, and the child's
+    set-up of its streams, or the launcher's, would replace what we hand over.
+    """
+    if fd > 2:
+        return fd
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(fd)
+
+
+def closed_streams(kept: Sequence[int] = ()) -> list[int]:
+    """Return which of the numbers 0 to 2 a child would find closed. Args: kept: handed over anyway."""
+    found = []
+    for number in range(3):
+        try:
+            gone = fcntl.fcntl(number, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+        except OSError:
+            gone = 1
+        if gone and number not in kept:
+            found.append(number)
+    return found
+
+
 def sealed_memfd(name: str, data: bytes) -> int:
     """Return a sealed memory file that holds ``data``; close it after the start."""
-    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fd = above_streams(os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
     try:
         view = memoryview(data)
         while view:
@@ -123,18 +150,18 @@ def become(launch: Launch) -> NoReturn:
     The command's caller is then whoever started us, so the box is tied to nobody else.
     Raises: LaunchFailed or Refused when the launcher cannot be started.
     """
-    plan = sealed_memfd("stockade-plan", launch.plan)
-    kept = [plan]
     extra: list[str] = []
-    if launch.set_env:
-        values = sealed_memfd("stockade-env", env_items(launch.set_env))
-        kept.append(values)
-        extra = ["--setenv-fd", str(values)]
-    line = command_line(launch, source=["--plan-fd", str(plan)], extra=extra)
-    for fd in kept:
-        os.set_inheritable(fd, True)
-    _forget_python()
     try:
+        plan = sealed_memfd("stockade-plan", launch.plan)
+        kept = [plan]
+        if launch.set_env:
+            values = sealed_memfd("stockade-env", env_items(launch.set_env))
+            kept.append(values)
+            extra = ["--setenv-fd", str(values)]
+        line = command_line(launch, source=["--plan-fd", str(plan)], extra=extra)
+        for fd in kept:
+            os.set_inheritable(fd, True)
+        _forget_python()
         os.execv(line[0], line)
     except OSError as err:
         raise start_error(err) from err
@@ -160,8 +187,11 @@ def launcher_facts() -> bytes:
     """Return the launcher's own description of itself and of this kernel (JSON)."""
     import subprocess
 
-    done = subprocess.run([launcher_path(), "--version", "--json"], stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False, timeout=10)
+    try:
+        done = subprocess.run([launcher_path(), "--version", "--json"], stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False, timeout=10)
+    except OSError as err:
+        raise start_error(err) from err
     if done.returncode != 0:
         raise LaunchFailed("launch_failed", f"launcher --version: got status {done.returncode}, expected 0",
                            returncode=done.returncode)
@@ -170,9 +200,8 @@ def launcher_facts() -> bytes:
 
 def start_error(err: OSError) -> Exception:
     """Return the typed error for a launcher that could not be started."""
-    if err.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC):
-        from stockade.errors import Refused
-
-        name = errno.errorcode[err.errno]
-        return Refused("resource", f"start of the launcher: the kernel was short of something ({name})")
-    return LaunchFailed("launch_failed", f"launcher: could not be started: {err.strerror}")
+    short = shortage(err, "start of the launcher")
+    if short is not None:
+        return short
+    hint = TOO_LONG if err.errno == errno.E2BIG else None
+    return LaunchFailed("launch_failed", f"launcher: could not be started: {err.strerror}", hint=hint)

@@ -8,10 +8,11 @@ box before ``CancelledError`` leaves it. Read next: ``api.py``, ``_exec.py``.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Generator, Mapping
 
-from stockade.errors import ConfigError, TimedOut
+from stockade.errors import ConfigError, Refused, TimedOut, limit_of, shortage
 from stockade.process import _exec, downgrade, tmpdisk
 from stockade.process.api import (
     Completed,
@@ -27,6 +28,7 @@ from stockade.process.capture import CHUNK
 from stockade.process.options import Args, collected
 from stockade.process.prepare import Prepared, prepare
 from stockade.process.receipt import Receipt
+from stockade.rules.request import Request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -106,7 +108,7 @@ class Process:
         await self._connect()
         await self._started()
         loop = asyncio.get_running_loop()
-        self._pidfd = os.pidfd_open(self._box.pid)
+        self._pidfd = _exec.above_streams(os.pidfd_open(self._box.pid))
         loop.add_reader(self._pidfd, self._ended)
         if self._box.report_fd is not None:
             loop.add_reader(self._box.report_fd, self._report)
@@ -241,9 +243,26 @@ async def _spawn(args: Args, options: Mapping[str, Any]) -> Process:
     for name in ("text", "encoding", "errors", "bufsize", "universal_newlines"):
         if options.get(name):
             raise ConfigError("option_refused", f"option {name!r}: asyncio streams are bytes")
-    prepared = await asyncio.to_thread(prepare, request_of(args, options))
+    prepared = await _prepared(request_of(args, options))
     downgrade.tell(prepared)
     return await _start(prepared, options)
+
+
+async def _prepared(request: Request) -> Prepared:
+    """Prepare beside the loop. Raises: as ``prepare``; Refused(resource) where no thread can be made."""
+    try:
+        return await asyncio.to_thread(prepare, request)
+    except OSError as err:  # the executor's modules are loaded by the first call
+        short = shortage(err, "preparation of the box")
+        if short is None:
+            raise
+        raise short from err
+    except RuntimeError as err:
+        if "start new thread" not in str(err):
+            raise
+        limit, hint = limit_of(errno.EAGAIN)
+        raise Refused("resource", f"preparation of the box: no thread could be made (EAGAIN{limit and f'; {limit}'})",
+                      hint=hint) from err
 
 
 async def _start(prepared: Prepared, options: Mapping[str, Any]) -> Process:
@@ -301,7 +320,7 @@ async def run_async(
 async def run_async_with(args: Args, options: Mapping[str, Any]) -> Completed[Any]:
     """Do what ``run_async`` does, with the options as a table."""
     check_process_options(options, capturing=True)
-    prepared = await asyncio.to_thread(prepare, request_of(args, options))
+    prepared = await _prepared(request_of(args, options))
     downgrade.tell(prepared)
     process = await _start(prepared, _streams(options))
     try:

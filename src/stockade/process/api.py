@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Mapping
 
 from stockade.decision import Decision
-from stockade.errors import CommandFailed, ConfigError, TimedOut
+from stockade.errors import CommandFailed, ConfigError, TimedOut, shortage
 from stockade.frozen import dataclass, field, replace
 from stockade.host.facts import HostFacts
 from stockade.plan import store
@@ -295,7 +295,13 @@ def wrap_with(args: Args, options: Mapping[str, Any], *, pin: str | None) -> Wra
         raise ConfigError("wrap_impossible", f"{what}: has no launch line")
     downgrade.tell(prepared, stacklevel=4)
     state = prepared.resolved.state_home
-    digest = store.put(state.plans, compiled.canonical, pin=pin)
+    try:
+        digest = store.put(state.plans, compiled.canonical, pin=pin)
+    except OSError as err:
+        short = shortage(err, f"plan store {state.plans!r}")
+        if short is None:
+            raise
+        raise short from err
     launch = _exec.Launch(argv=compiled.argv, plan=b"", binds=tuple(sorted(compiled.binds.items())),
                           cwd=compiled.cwd, spool=f"{state.audit}/spool.jsonl")
     line = _exec.command_line(launch, source=["--plan", digest, "--plan-store", state.plans])

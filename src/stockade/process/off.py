@@ -13,7 +13,7 @@ import signal
 import time
 
 from stockade.environment import EnvResult, apply, compile_env
-from stockade.errors import AuditUnavailable, LaunchFailed, Refused
+from stockade.errors import TOO_LONG, AuditUnavailable, LaunchFailed, Refused, shortage
 from stockade.frozen import dataclass, field
 from stockade.ids import ulid
 from stockade.process import _exec, record
@@ -52,7 +52,7 @@ class Journal:
         self._written({
             "schema": SCHEMA, "record": "refused", "run_id": self.launch["run_id"], "ts": _now(), "code": error.code,
             "step": 14, "object": argv0, "errno": err.errno, "errno_name": _name(err), "message": error.message,
-            "hint": error.hint, "transient": False})
+            "hint": error.hint, "transient": getattr(error, "transient", False)})
         return error
 
     def _written(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -137,7 +137,12 @@ def _warn(text: str) -> None:
 def _not_started(argv0: str, err: OSError) -> Refused | LaunchFailed:
     import errno
 
+    short = shortage(err, f"command {argv0!r}")
+    if short is not None:
+        return short
     name = _name(err)
+    if err.errno == errno.E2BIG:
+        return LaunchFailed("launch_failed", f"command {argv0!r}: could not be started ({name})", hint=TOO_LONG)
     if err.errno in (errno.ENOENT, errno.ENOTDIR):
         return Refused("not_found", f"command {argv0!r}: not found ({name})")
     if err.errno in (errno.EACCES, errno.ENOEXEC, errno.EPERM):

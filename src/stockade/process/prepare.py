@@ -13,6 +13,7 @@ from _thread import allocate_lock  # threading.Lock, without the rest of that mo
 from collections import OrderedDict
 from collections.abc import Mapping
 
+from stockade.errors import ConfigError, shortage
 from stockade.frozen import dataclass, field, replace
 from stockade.plan.witness import Witness
 from stockade.process import _exec
@@ -53,13 +54,25 @@ def prepare(request: Request, *, stored: bool = False) -> Prepared:
     Args: stored: the plan is for a launch line, whose set values come with its environment.
     Raises: Refused, ConfigError.
     """
+    try:
+        return _prepare(request, stored)
+    except (OSError, ConfigError) as err:
+        # A file that could not be opened for want of descriptors is not an invalid file.
+        cause = err if isinstance(err, OSError) else err.__context__
+        short = shortage(cause, "preparation of the box") if isinstance(cause, OSError) else None
+        if short is None:
+            raise
+        raise short from err
+
+
+def _prepare(request: Request, stored: bool) -> Prepared:
     key = _key(request)
     env = os.environ if request.env_source is None else dict(request.env_source)
     if not stored:
         warm = _recall(key, env)
         if warm is not None:
             return _with_argv(warm, request)
-    prepared = _prepare(request, stored)
+    prepared = _compiled(request, stored)
     if not stored and prepared.compiled is not None:
         _remember(key, prepared)
     return prepared
@@ -76,7 +89,7 @@ def decide_only(request: Request, host: HostFacts | None = None) -> Decision:
     return decide(active(), host if host is not None else host_facts(resolved.state_home), resolved)
 
 
-def _prepare(request: Request, stored: bool) -> Prepared:
+def _compiled(request: Request, stored: bool) -> Prepared:
     from stockade.decision import decide
     from stockade.host.active import active
     from stockade.host.probe import host_facts

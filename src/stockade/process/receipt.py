@@ -7,13 +7,14 @@ child printed is never looked at. Read next: ``_exec.py``.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from stockade.errors import LaunchFailed, Refused
+from stockade.errors import TOO_LONG, LaunchFailed, Refused, limit_of
 from stockade.frozen import dataclass, field
 from stockade.rules.promises import effective_tier, required
 from stockade.rules.tiers import parse
@@ -24,6 +25,16 @@ if TYPE_CHECKING:
 
 SCHEMA = "stockade.receipt.v1"
 MAX_BYTES = 8 << 20  # 5,000 variables by name and 2,000 changed paths stay far below
+
+# Where the error number knows better than the code what would help.
+_HINTS = {
+    ("chdir_denied", errno.EACCES): "the working directory, or one above it, may not be entered: give it the search "
+                                    "permission (chmod u+x), or name another with --cwd",
+    ("exec_failed", errno.E2BIG): TOO_LONG,
+}
+
+# Shortages that a limit of the caller may have made, whichever step of the launch met it first.
+_SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
 
 # Refusals that mean our own two halves disagree, not that the host or the request is at fault.
 BROKEN = frozenset({"usage", "plan_missing", "plan_unsealed", "plan_owner", "plan_digest",
@@ -226,7 +237,15 @@ def refusal(record: Record, returncode: int | None) -> Refused | LaunchFailed:
     hint = str(record["hint"]) if record.get("hint") else None
     if code in BROKEN:
         return LaunchFailed(code, message, hint=hint, record=record, returncode=returncode)
+    transient = bool(record.get("transient", False))
+    limit, raised = limit_of(record.get("errno") or 0)
+    # A file that may not grow is a shortage where the caller has a limit, else an end of the file system.
+    if (transient and record.get("errno") in _SHORT) or (record.get("errno") == errno.EFBIG and limit):
+        transient = True
+        code, message, hint = "resource", f"{message} ({limit})" if limit else message, raised
+    elif (code, record.get("errno")) in _HINTS:
+        hint = _HINTS[code, record["errno"]]
     # The object is stated in the message already when the launcher wrote one.
     step = f"launcher step {record.get('step')}"
     return Refused(code, message, hint=hint, reasons=(step,), missing=tuple(record.get("missing", ())),
-                   transient=bool(record.get("transient", False)))
+                   transient=transient)

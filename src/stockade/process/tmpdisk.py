@@ -10,7 +10,9 @@ from __future__ import annotations
 import fcntl
 import os
 
+from stockade.errors import shortage
 from stockade.ids import ulid
+from stockade.process._exec import above_streams
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,16 +24,27 @@ _locks: dict[str, int] = {}
 
 
 def make(prepared: Prepared) -> str | None:
-    """Make the directory if the request asks for one; removes what crashes left behind."""
+    """Make the directory if the request asks for one; removes what crashes left behind.
+
+    Raises: Refused(resource).
+    """
     if prepared.compiled is None or prepared.compiled.tmp_points is None:
         return None
-    base = os.path.realpath(prepared.resolved.state_home.run)
-    _collect(base)
-    path, lock = _locked(base)
-    _locks[path] = lock
-    os.mkdir(path, 0o700)
-    for point, kind in prepared.compiled.tmp_points:
-        _make_point(path + point.removeprefix("/tmp"), kind)
+    path = None
+    try:
+        base = os.path.realpath(prepared.resolved.state_home.run)
+        _collect(base)
+        path, lock = _locked(base)
+        _locks[path] = lock
+        os.mkdir(path, 0o700)
+        for point, kind in prepared.compiled.tmp_points:
+            _make_point(path + point.removeprefix("/tmp"), kind)
+    except OSError as err:
+        remove(path)
+        short = shortage(err, "directory for --tmp disk")
+        if short is None:
+            raise
+        raise short from err
     return path
 
 
@@ -39,7 +52,7 @@ def _locked(base: str) -> tuple[str, int]:
     """Return a new name and the lock on it."""
     while True:
         path = os.path.join(base, PREFIX + ulid())
-        lock = os.open(path + LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        lock = above_streams(os.open(path + LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         fcntl.flock(lock, fcntl.LOCK_EX)
         if os.fstat(lock).st_nlink:
             return path, lock

@@ -309,7 +309,7 @@ def _pass_fds(value: Any) -> tuple[int, ...]:
 
 
 # Words of other tools and of habit for one of the two; the nearest by letters would be the other one.
-_NET_WORDS = {**dict.fromkeys(("on", "yes", "true", "all", "any", "full", "open", "internet", "allow"), "host"),
+NET_WORDS = {**dict.fromkeys(("on", "yes", "true", "all", "any", "full", "open", "internet", "allow"), "host"),
               **dict.fromkeys(("off", "no", "false", "deny", "closed", "disabled", "isolated"), "none")}
 
 
@@ -324,7 +324,7 @@ def check_net(value: Any) -> str | None:
         return str(wanted[0])
     for item in wanted:
         if not isinstance(item, str) or not item or (item.isalpha() and item not in ("host", "none", "localhost")):
-            meant = _NET_WORDS.get(str(item).lower())
+            meant = NET_WORDS.get(str(item).lower())
             raise ConfigError("value_invalid", f"net {item!r}: expected host or none",
                               hint=f"did you mean {meant!r}?" if meant else nearest(str(item), ("host", "none")))
     raise Refused("net_unsupported", f"net {wanted[0]!r}: network lists are not available in this version")

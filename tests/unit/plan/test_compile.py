@@ -260,6 +260,8 @@ def test_the_root_directory_as_a_read_grant_is_a_voiding_one(place: Path) -> Non
     with pytest.raises(Refused) as caught:
         compiled(place / "work", read=["/"], accept=["off"])
     assert caught.value.code == "grant_unsupported"
+    with pytest.raises(Refused, match="without it"):
+        compiled(place / "work", read=["/"], accept=["off"], tier="guarded")
 
 
 def test_the_real_etc_replaces_the_one_made_for_the_box(place: Path) -> None:

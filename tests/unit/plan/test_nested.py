@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from stockade.errors import Refused
 from stockade.plan import nested
 from unit.compiling import compiled, promise, rows
 
@@ -42,16 +43,20 @@ def test_repositories_at_any_depth_are_guarded(place: Path, tier: str) -> None:
     assert promise(result, "fs.persistence") is None
 
 
-def test_a_walk_that_was_cut_is_no_promise_at_strict(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("tier", ["guarded", "strict"])
+def test_a_walk_that_was_cut_is_no_promise(place: Path, monkeypatch: pytest.MonkeyPatch, tier: str) -> None:
     monkeypatch.setattr(nested, "MAX_ENTRIES", 10)
     for index in range(20):
         (place / "work" / f"d{index}").mkdir()
-    strict, guarded = compiled(place / "work"), compiled(place / "work", tier="guarded")
-    row = next(row for row in strict.plan["promises"] if row["id"] == "fs.persistence")
+    with pytest.raises(Refused, match="too large") as caught:
+        compiled(place / "work", tier=tier)
+    assert (caught.value.code, caught.value.missing) == ("promise_not_kept", ("fs.persistence",))
+    assert "accept fs.persistence" in str(caught.value.remedy)
+    result = compiled(place / "work", tier=tier, accept=["fs.persistence"])
+    row = next(row for row in result.plan["promises"] if row["id"] == "fs.persistence")
     assert (row["state"], row["reason"]) == ("not_kept", "write_root_too_large")
-    assert promise(guarded, "fs.persistence") is None
-    for result in (strict, guarded):
-        assert any("too large" in note for note in result.notes)
+    assert any("too large" in note for note in result.notes)
+    assert not compiled(place / "work", tier="standard").plan["guards"]
 
 
 def test_more_repositories_than_mounts_can_guard_end_the_walk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,9 +114,11 @@ def test_a_git_directory_behind_a_link_is_guarded_with_the_link(place: Path) -> 
     assert {"@ws/.git", "@ws/store/hooks", "@ws/store/config"} <= _locked(compiled(work))
 
 
-def test_a_point_whose_name_is_not_text_is_said_and_does_not_refuse_the_plan(place: Path) -> None:
+def test_a_point_whose_name_is_not_text_is_said_and_no_promise_is_made(place: Path) -> None:
     (place / "work" / os.fsdecode(b"\xff.code-workspace")).write_text("")
-    result = compiled(place / "work")
+    with pytest.raises(Refused, match="not UTF-8"):
+        compiled(place / "work")
+    result = compiled(place / "work", accept=["fs.persistence"])
     assert promise(result, "fs.persistence") == "not_kept"
     assert any("not UTF-8" in note for note in result.notes)
     assert rows(result)

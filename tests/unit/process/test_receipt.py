@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import resource
 import socket
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,31 @@ def test_a_refusal_is_typed_by_its_code() -> None:
     assert (error.code, error.transient) == ("mount_denied", False)
     assert isinstance(refusal({**REFUSED, "code": "plan_invalid"}, 125), LaunchFailed)
     assert refusal({**REFUSED, "transient": True}, 125).transient  # type: ignore[union-attr]
+
+
+def test_a_shortage_has_one_code_whatever_step_met_it() -> None:
+    short = refusal({**REFUSED, "transient": True, "errno": errno.EMFILE}, 125)
+    assert isinstance(short, Refused) and (short.code, short.transient) == ("resource", True)
+    assert "bind /w: EACCES (RLIMIT_NOFILE is " in short.message and "ulimit -n" in short.hint
+    fixed = refusal({**REFUSED, "transient": False, "errno": errno.EMFILE}, 125)
+    assert (fixed.code, fixed.hint) == ("mount_denied", "h")
+
+
+def test_a_record_beyond_the_file_size_limit_of_the_caller_is_a_shortage(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = {**REFUSED, "code": "spool_failed", "errno": errno.EFBIG, "message": "spool: EFBIG"}
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (4096, 4096))
+    short = refusal(full, 125)
+    assert (short.code, short.transient) == ("resource", True)  # type: ignore[union-attr]
+    assert short.message == "spool: EFBIG (RLIMIT_FSIZE is 4096)" and "ulimit -f" in short.hint
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (-1, -1))
+    assert refusal(full, 125).code == "spool_failed"
+
+
+def test_the_hint_is_true_of_the_error_number() -> None:
+    gone = {**REFUSED, "code": "chdir_denied", "errno": errno.ENOENT, "hint": "does not exist"}
+    assert refusal(gone, 125).hint == "does not exist"
+    assert "may not be entered" in refusal({**gone, "errno": errno.EACCES}, 125).hint
+    assert "ulimit -s" in refusal({**REFUSED, "code": "exec_failed", "errno": errno.E2BIG}, 125).hint
 
 
 def test_a_refused_launch_has_no_receipt() -> None:
