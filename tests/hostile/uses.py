@@ -78,9 +78,13 @@ def use_delete(op):
         os.mkdir(op["path"].rstrip("/"))
         os.chmod(op["path"].rstrip("/"), stat.S_IMODE(info.st_mode))
         return found
-    aside = os.path.join(os.path.dirname(op["path"]), ".probe-aside")
-    os.rename(op["path"], aside)
-    os.rename(aside, op["path"])
+    # The path may lead through the very name that goes, so the way back starts in its directory.
+    directory, name = os.open(os.path.dirname(op["path"]) or ".", os.O_PATH), os.path.basename(op["path"])
+    try:
+        os.rename(op["path"], ".probe-aside", dst_dir_fd=directory)
+        os.rename(".probe-aside", name, src_dir_fd=directory, dst_dir_fd=directory)
+    finally:
+        os.close(directory)
     return found
 
 

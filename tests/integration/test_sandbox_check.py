@@ -15,6 +15,7 @@ from requirements import ALL, requirement
 from support import uses
 from support.actors import PYTHON, Actor, make_repository
 from support.boxes import op
+from support.cli import stockade
 
 
 def _check(actor: Actor, tier: str, *pairs: tuple[str, str], **kwargs: Any) -> list[dict[str, Any]]:
@@ -75,6 +76,7 @@ def test_a_cache_is_the_users_own_until_it_is_changed(actor: Actor, fresh_repo: 
     assert not any(answer["errno"] for answer in done.answers.values()), done.answers
     after = ((kept, "read"), (changed, "read"), (kept, "create"))
     assert _states(_check(actor, tier, *after, **given)) == ["denied", "private", "private"]
+    assert stockade(actor, "cache", "clear", "--all").status == 0
 
 
 @requirement("F.check_agrees")

@@ -53,7 +53,7 @@ class BoxView:
         self.above = {parent for target in self.rows for parent in ("/", *rows.parents(target, "/"))}
         self.listening = frozenset(sockets)
         self.covered_dirs: frozenset[str] = frozenset()
-        self.covered_files: frozenset[str] = frozenset()
+        self.covered_files: dict[str, bool] = {}  # path -> the inert device on it cannot be opened
         if plan.get("cover_sockets"):
             self._cover(self._fill(plan["executable"]) if plan["executable"] else None)
 
@@ -101,18 +101,17 @@ class BoxView:
         """What ``cover.rs`` does with the sockets that are there when the box starts."""
         needed = [*self.rows, *self.guards, self.cwd, *([executable] if executable else [])]
         dirs: set[str] = set()
-        files: set[str] = set()
         for path in self.listening:
             shown = self._shown(path)
             if shown is None or not _is_socket(path):
                 continue
             parent = os.path.dirname(path)
             if "ro" not in shown["attrs"] or parent == "/" or any(is_below(need, parent) for need in needed):
-                files.add(path)
+                # The cover of a read-only place is a plain /dev/null; that of a write root is `nodev`.
+                self.covered_files[path] = "ro" not in shown["attrs"]
             else:
                 dirs.add(parent)
         self.covered_dirs = frozenset(dirs)
-        self.covered_files = frozenset(files)
 
     def _shown(self, path: str) -> Row | None:
         """Return the bind that shows a path, if one does and it is no grant of that socket."""

@@ -211,7 +211,8 @@ class Walk:
     def _pinned(self, path: str, node: Node) -> Node:
         """Guards and covers: mounts that the launcher puts over what the rows show."""
         if path in self.view.covered_files:
-            return Node(path=path, kind="made", mode=stat.S_IFCHR, mount=replace(node.mount, nodev=True), top=True)
+            mount = replace(node.mount, nodev=self.view.covered_files[path])
+            return Node(path=path, kind="made", mode=stat.S_IFCHR | 0o666, mount=mount, top=True)
         if path in self.view.covered_dirs and node.fd is not None:
             mount = replace(node.mount, kind="overlay", read_only=True, alone=mount_id(node.fd))
             return replace(node, mount=mount, veil={}, top=True)
