@@ -58,7 +58,7 @@ def _compare(grown: forest.Forest, tier: str, compared: dict[str, int], wrong: l
     run = uses.boxed(actor, ops, cwd=grown.workspace, **kwargs)
     if run.refused is not None:
         # Grants that cancel each other, or a tree too odd for the tier: there is no box to compare with.
-        assert run.code in ("promise_not_kept", "mount_point_missing", "source_denied"), (grown.seed, run.refused)
+        assert run.code in ("promise_not_kept", "mount_point_missing", "source_denied", "landlock_denied"), (grown.seed, run.refused)
         print(f"seed {grown.seed}: refused at the start: {run.refused['text']} {kwargs}")
         return
     if not run.answers:
