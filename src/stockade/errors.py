@@ -75,6 +75,8 @@ CODES: dict[str, Code] = {
                         "install Stockade with uv tool or pipx, or name a smaller write root"),
     "own_state": Code("a grant reaches into the state home, which no box may read", "drop the grant"),
     "denied": Code("a rule of the box does not allow this access", "stockade why PATH names the grant"),
+    "access_unknown": Code("whether a box may do this hangs on what only a running box has",
+                           "try it in the box"),
     # the decision
     "no_backend": Code("nothing on this host keeps the promises of the tier", "stockade doctor names the remedy"),
     "foreign_sandbox": Code("another sandbox around this process prevents a box",

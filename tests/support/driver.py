@@ -5,7 +5,8 @@ Started with /usr/bin/python3 by ``actors.py`` (an ordinary user cannot read the
 the test run). One JSON job in argv[2], the package's parent directory in argv[1]. Modes:
 ``run`` (one box, answer as JSON), ``exec`` (become the launcher of a wrapped command, for boxes
 that live while the host acts), ``plan`` (the compiled plan), ``raw`` (a given plan through a
-sealed memfd to the launcher, for mechanisms switched off and for faults).
+sealed memfd to the launcher, for mechanisms switched off and for faults), ``check`` (what
+``Sandbox.check`` says about paths), ``storm`` (``Sandbox.open`` while names are swapped), ``open`` (one file).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import os
 import signal
 import sys
+import time
 
 
 def _refusal(error):
@@ -114,11 +116,97 @@ def raw(job):
     os.execv(argv[0], argv)
 
 
+def check(job):
+    """Ask ``Sandbox.check`` about many (path, mode) pairs; the grant is looked for in some of the denials only."""
+    import stockade
+    from stockade.process import files
+
+    look, asked = files._grant, []
+    every = job.get("grants_every", 25)
+    files._grant = lambda *given: look(*given) if (len(asked) - 1) % every == 0 else None
+    try:
+        box = stockade.Sandbox(**_kwargs(job))
+        for path, mode in job["pairs"]:
+            asked.append(None)
+            asked[-1] = _checked(stockade, box, path, mode)
+    except stockade.Error as error:
+        return _refusal(error)
+    return {"answers": asked}
+
+
+def _checked(stockade, box, path, mode):
+    try:
+        return {"answer": box.check(path, mode)}
+    except stockade.Denied as error:
+        return {"answer": "denied", "rule": error.rule, "grant": error.grant}
+    except stockade.Refused as error:
+        if error.code != "access_unknown":
+            raise
+        return {"answer": "unknown", "rule": str(error)}
+
+
+def open_one(job):
+    """Open one file and read it, or write the given text."""
+    import stockade
+
+    try:
+        with stockade.Sandbox(**_kwargs(job)).open(job["path"], job["how"]) as stream:
+            return {"text": stream.read() if "r" in job["how"] else stream.write(job["text"])}
+    except stockade.Denied as error:
+        return {"denied": error.rule, "grant": error.grant, "errno": error.errno, "filename": error.filename}
+    except stockade.Error as error:
+        return _refusal(error)
+    except OSError as error:
+        return {"error": type(error).__name__}
+
+
+def storm(job):
+    """Open one list of names again and again while another process swaps what they lead to."""
+    import stockade
+    from stockade.process import files
+
+    box = stockade.Sandbox(**_kwargs(job))
+    # Thousands of opens need one plan: a new one after each swap, or to name a grant, would make the storm a breeze.
+    asked = {name: files._question(box, name) for name, _ in job["opens"]}
+    files._grant, files._question = lambda *_: None, lambda _, name: asked[name]
+    child = os.fork()
+    if child == 0:
+        _swap(job["swaps"])
+    seen, denied, plain, end = {}, 0, 0, time.monotonic() + job["seconds"]
+    try:
+        while time.monotonic() < end:
+            for name, mode in job["opens"]:
+                try:
+                    with box.open(name, mode) as stream:
+                        text = stream.read() if "r" in mode else str(stream.write("grown\n") and "written")
+                except stockade.Denied:
+                    denied += 1
+                except OSError:
+                    plain += 1
+                else:
+                    seen[text] = seen.get(text, 0) + 1
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    return {"seen": seen, "denied": denied, "plain": plain}
+
+
+def _swap(swaps):
+    """Exchange pairs of names as fast as it goes; RENAME_EXCHANGE leaves no moment without either."""
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    pairs = [(left.encode(), right.encode()) for left, right in swaps]
+    while True:
+        for left, right in pairs:
+            libc.renameat2(-100, left, -100, right, 2)
+
+
 def main():
     sys.path.insert(0, sys.argv[1])
     with open(sys.argv[2], encoding="utf-8") if sys.argv[2].startswith("/") else os.fdopen(int(sys.argv[2])) as source:
         job = json.load(source)
-    mode = {"run": run, "exec": become, "plan": plan, "raw": raw}[job["mode"]]
+    mode = {"run": run, "exec": become, "plan": plan, "raw": raw, "check": check, "storm": storm, "open": open_one}[job["mode"]]
     answer = mode(job)
     json.dump(answer, sys.stdout)
 

@@ -2,7 +2,7 @@
 
 Owns: the search for that grant. Fails closed: a grant is named only after the request was compiled
 again with it and the answer changed; what it would give away is part of it.
-Read next: ``verdict.py``, ``stockade.plan.lookup``.
+Read next: ``stockade.plan.verdict``, ``stockade.process.files``.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import Any
 from stockade.cli import request as wanted
 from stockade.cli.grammar import Parsed
 from stockade.cli.output import clean, emit, paint, say
-from stockade.cli.verdict import Judge, Verdict, accepted_with
 from stockade.errors import ConfigError, Error, Refused
 from stockade.frozen import replace
 from stockade.host.probe import host_facts
+from stockade.plan.verdict import Judge, Verdict, accepted_with
+from stockade.process.files import obstacle
 from stockade.process.prepare import prepare
 from stockade.rules.request import Request, absolute, build_request
 from stockade.rules.resolve import resolve
@@ -61,7 +62,10 @@ def _judge(request: Request, path: str, *, write: bool) -> Verdict:
     if prepared.compiled is None:
         return Verdict(allowed=True, rule="tier off: no box", origin=prepared.resolved.values["tier"].origin)
     host = host_facts(prepared.resolved.state_home)
-    return Judge(prepared.resolved, host, prepared.compiled).judge(path, write=write)
+    verdict = Judge(prepared.resolved, host, prepared.compiled).judge(path, write=write)
+    # The rows allow it; what the kernel would say besides is what Sandbox.check says.
+    rule = obstacle(prepared, path, "write" if write else "read") if verdict.allowed else None
+    return verdict if rule is None else Verdict(allowed=False, rule=rule)
 
 
 def _path(path: str, request: Request, options: dict[str, Any], *,

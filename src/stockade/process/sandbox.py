@@ -3,7 +3,7 @@
 Owns: the frozen options of a box and the narrowing of them. Hashable and thread-safe: it holds
 no state of its own; plans are remembered in ``prepare.py``. Fails closed: ``narrow`` adds a
 ceiling to what the options come to, and refuses what is not less than that; a per-call option
-never changes what the box may reach. Read next: ``rules/narrow.py``.
+never changes what the box may reach. Read next: ``rules/narrow.py``, ``files.py``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from stockade.rules.tiers import Tier
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Literal, Never, Unpack, overload
+    from typing import IO, Any, Literal, Never, Unpack, overload
 
     from stockade.process.aio import Spawn
     from stockade.process.options import (
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     )
     from stockade.rules.grants import Grant
     from stockade.rules.resolved import Resolved
+
+    Mode = Literal["read", "write", "create", "delete", "exec", "connect"]
 
 _NARROW = frozenset({"tier", "net", "hide", "write", "read", "limits"})
 # Per call: options of the process, and two that change nothing of what the box may reach.
@@ -210,6 +212,36 @@ class Sandbox:
         mine = self.options()
         mine["hide"] = [*_paths(mine.get("hide")), *_paths(hide)]
         return _rebuild(mine, narrow.join(self._ceiling, less))
+
+    def check(self, path: Path | bytes, mode: Mode) -> Literal["same_object", "private"]:
+        """Return what a command of this box would get under that name, as the kernel would answer it.
+
+        Args: path (relative: to the box's working directory), mode (``read``, ``write``, ``create``,
+        ``delete``, ``exec``, ``connect``; of a directory ``read`` is listing it, ``write`` changing its names).
+        Returns: ``same_object``: the host's own; ``private``: another object that the box has there.
+        Raises: Denied(.rule, .grant), ConfigError(value_invalid, path_invalid), Refused(access_unknown).
+        """
+        from stockade.process import files
+
+        return files.check(self, path, mode)
+
+    def open(self, path: Path | bytes, mode: str = "r", buffering: int = -1, encoding: str | None = None,
+             errors: str | None = None, newline: str | None = None) -> IO[Any]:
+        """Open a file of the host as the built-in does, if it is the one that the box has under that name.
+
+        No rename or link that is swapped meanwhile leads anywhere else: what is opened is the object
+        that was judged. Raises: as ``check``, and what the built-in raises for names that are not there.
+        """
+        from stockade.process import files
+
+        return files.open_file(self, path, mode, buffering, encoding, errors, newline)
+
+    def _with(self, more: Mapping[str, Any]) -> Sandbox:
+        """Return this sandbox with more words in some lists; the ceiling stays."""
+        mine = self.options()
+        for name, words in more.items():
+            mine[name] = [*_paths(mine.get(name)), *words]
+        return _rebuild(mine, self._ceiling)
 
     def _resolved(self) -> Resolved:
         """Return what the options come to for a command that no profile is made for."""

@@ -53,13 +53,14 @@ class Judge:
     def judge(self, path: str, *, write: bool) -> Verdict:
         """Return the verdict for an absolute path and, where it is a link, for what it leads to."""
         real = os.path.realpath(path)
-        verdict = self._one(path, write=write)
+        verdict = self.one(path, write=write)
         if real != path and verdict.allowed:
             # The link may be shown and its target not.
-            verdict = self._one(real, write=write)
+            verdict = self.one(real, write=write)
         return verdict
 
-    def _one(self, path: str, *, write: bool) -> Verdict:
+    def one(self, path: str, *, write: bool) -> Verdict:
+        """Return the verdict for the name itself."""
         seen = self.view.look(path)
         if seen.state in (lookup.ABSENT, lookup.MASKED):
             return self._gone(path, seen)
