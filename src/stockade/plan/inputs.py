@@ -49,6 +49,7 @@ def gather(resolved: Resolved, host: HostFacts, tier: Tier,
     write = write_paths(resolved, repositories)
     notes = _doubts(resolved, repositories, write)
     generated, extra_env = _generated(resolved, env, tier, witness)
+    extra_env = {**_cache_places(resolved, env, write), **extra_env}
     witness.read_env(env, ("HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "SSH_AUTH_SOCK", "PATH"))
     kind, size = units.parse_tmp(resolved.tmp)
     return Want(
@@ -268,6 +269,19 @@ def caches(resolved: Resolved, write: tuple[str, ...]) -> tuple[Cache, ...]:
                            upper=os.path.join(place, "upper") if keep else "",
                            work=os.path.join(place, "work") if keep else ""))
     return tuple(found)
+
+
+def _cache_places(resolved: Resolved, env: Mapping[str, str], write: tuple[str, ...]) -> dict[str, str]:
+    """Variables that lead tools to their caches in the box, where the host's own value may not come in.
+
+    Some choose a place by trying hard links between project and cache (pnpm), and would use the project.
+    """
+    if resolved.cache == "off":
+        return {}
+    given = {name for name, _ in resolved.set_env}
+    return {spec.env: spec.path for spec in resolved.caches
+            if spec.env and spec.env not in given and env.get(spec.env, "/").startswith("/")
+            and not leads_out(spec.path, write)}
 
 
 def identity_of(resolved: Resolved) -> str:
