@@ -265,7 +265,7 @@ def caches(resolved: Resolved, write: tuple[str, ...]) -> tuple[Cache, ...]:
             continue
         place = os.path.join(base, spec.name)
         keep = resolved.cache == "keep"
-        found.append(Cache(name=spec.name, path=path, lower=path if os.path.isdir(path) else None,
+        found.append(Cache(name=spec.name, path=path, lower=path if os.path.isdir(path) and not spec.plain else None,
                            upper=os.path.join(place, "upper") if keep else "",
                            work=os.path.join(place, "work") if keep else ""))
     return tuple(found)
@@ -280,7 +280,7 @@ def _cache_places(resolved: Resolved, env: Mapping[str, str], write: tuple[str, 
         return {}
     given = {name for name, _ in resolved.set_env}
     return {spec.env: spec.path for spec in resolved.caches
-            if spec.env and spec.env not in given and env.get(spec.env, "/").startswith("/")
+            if spec.env and spec.env not in given and (spec.plain or env.get(spec.env, "/").startswith("/"))
             and not leads_out(spec.path, write)}
 
 

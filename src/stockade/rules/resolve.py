@@ -368,9 +368,10 @@ class _Resolver:
         for profile in self.chain:
             origin = profile.layer.origin
             for cache in profile.caches:
-                path = self._cache_path(cache.env, cache.path, origin)
+                path = self._cache_path(None if cache.plain else cache.env, cache.path, origin)
                 if path is not None and self._keep_from_file(path):
-                    caches[cache.name] = CacheSpec(name=cache.name, path=path.path, env=cache.env, origin=origin)
+                    caches[cache.name] = CacheSpec(name=cache.name, path=path.path, env=cache.env, plain=cache.plain,
+                                                       origin=origin)
             for made in profile.config:
                 sources = (expand(ref, self.places, origin) for ref in made.sources)
                 config[made.to] = ConfigSpec(filter=made.filter, to=made.to, env=made.env,
