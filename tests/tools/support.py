@@ -65,6 +65,7 @@ class Work:
 
 def siege(actor: Actor, work: Work) -> None:
     """Run it bare, where the attack must work; then in boxes, cold and warm, where only the work may."""
+    actor.remove(f"{actor.home}/work/tool")
     tree = make_repository(actor, f"{actor.home}/work/tool")
     clock = {"bare": _timed(lambda: _bare(actor, tree, work))}
     loot = _plant(actor, tree, work, keep=True)
@@ -78,7 +79,6 @@ def siege(actor: Actor, work: Work) -> None:
         for name in work.clean:
             actor.remove(f"{tree}/{name}")
         clock[f"{tier} again"] = _timed(lambda tier=tier: _boxed(actor, tree, work, tier, work.warm or work.commands, work.warm_net))
-    actor.remove(f"{actor.home}/work/tool")
     print(f"{work.commands[0][0]} {actor.name}", {name: round(value, 1) for name, value in clock.items()})
 
 
