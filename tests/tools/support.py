@@ -55,7 +55,7 @@ class Work:
     shows: str  # what the last command prints
     clean: Sequence[str] = ()  # made by the commands; removed before the second start
     locks: Sequence[str] = ()  # made by the first start; the second keeps them
-    caches: Sequence[str] = ()  # of the user, below the home; removed before a box starts cold
+    caches: Sequence[str] = ()  # of the user, below the home: not there at strict, below the box's own at guarded
     tokens: Sequence[str] = (".npmrc",)  # files of the tool that hold a login, below the home
     token_text: str = f"//registry.example/:_authToken={TOKEN}\n"
     tool: Tool = Tool()
@@ -65,6 +65,8 @@ class Work:
 
 def siege(actor: Actor, work: Work) -> None:
     """Run it bare, where the attack must work; then in boxes, cold and warm, where only the work may."""
+    for place in (f"{place}{end}" for place in work.caches for end in ("", ".aside")):
+        actor.remove(f"{actor.home}/{place}")
     actor.remove(f"{actor.home}/work/tool")
     tree = make_repository(actor, f"{actor.home}/work/tool")
     clock = {"bare": _timed(lambda: _bare(actor, tree, work))}
@@ -72,14 +74,25 @@ def siege(actor: Actor, work: Work) -> None:
     missing = {KEY, TOKEN, "wrote-bashrc", "wrote-hook"} - set(loot.split())
     assert not missing, f"the attack should have worked without a box: {missing}"
     for tier in TIERS:
-        for place in (*work.caches, ".local/state/stockade/caches"):
-            actor.remove(f"{actor.home}/{place}")
+        _lay_caches(actor, work, aside=tier == "strict")
         _plant(actor, tree, work)
         clock[tier] = _timed(lambda tier=tier: _boxed(actor, tree, work, tier, work.commands, None))
         for name in work.clean:
             actor.remove(f"{tree}/{name}")
         clock[f"{tier} again"] = _timed(lambda tier=tier: _boxed(actor, tree, work, tier, work.warm or work.commands, work.warm_net))
     print(f"{work.commands[0][0]} {actor.name}", {name: round(value, 1) for name, value in clock.items()})
+
+
+def _lay_caches(actor: Actor, work: Work, *, aside: bool) -> None:
+    """Put what the bare run left in the user's caches aside, or back; the identity's own always go."""
+    actor.remove(f"{actor.home}/.local/state/stockade/caches")
+    for place in work.caches:
+        source, target = (actor.host(f"{actor.home}/{place}{end}") for end in ("", ".aside"))
+        if aside and source.exists():
+            source.rename(target)
+        elif target.exists():
+            actor.remove(f"{actor.home}/{place}")
+            target.rename(source)
 
 
 def _timed(step: object) -> float:
