@@ -86,7 +86,7 @@ class _Resolver:
             home=self.places.home, homes=self.places.homes, workspace=self.places.workspace,
             cwd=roots.cwd, write_roots=roots.write_roots, read=roots.read, hide=hide,
             devices=devices, sockets=sockets, allow=allow, accept=self._accept(),
-            env_keep=self._env_keep(sockets, allow, (*literal, *given)), set_env=given, profile_set_env=literal,
+            env_keep=self._env_keep(sockets, allow, given), set_env=given, profile_set_env=literal,
             limits=self._limits(), **self._specs(), **simple,
             state_home=settings.state_home, config_home=self.places.config_home, policy=self.policy,
             notes=tuple(dict.fromkeys(self.notes)), values=self.values, unnarrowed=self.unnarrowed)
