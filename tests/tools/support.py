@@ -59,7 +59,10 @@ class Work:
     tokens: Sequence[str] = (".npmrc",)  # files of the tool that hold a login, below the home
     token_text: str = f"//registry.example/:_authToken={TOKEN}\n"
     tool: Tool = Tool()
-    warm_net: str | None = "none"  # a warm start needs no network
+    grants: Mapping[str, object] = field(default_factory=dict)  # what a box of it is asked for, besides
+    write: bool = False  # the project is named as a write root
+    bare: Sequence[Sequence[str]] | None = None  # instead of ``commands``, where bare they would fail
+    started: bool = True  # its extension point runs in the box, too
     warm: Sequence[Sequence[str]] | None = None  # the second start, where the tool wants to be told
 
 
@@ -79,7 +82,7 @@ def siege(actor: Actor, work: Work) -> None:
         clock[tier] = _timed(lambda tier=tier: _boxed(actor, tree, work, tier, work.commands, None))
         for name in work.clean:
             actor.remove(f"{tree}/{name}")
-        clock[f"{tier} again"] = _timed(lambda tier=tier: _boxed(actor, tree, work, tier, work.warm or work.commands, work.warm_net))
+        clock[f"{tier} again"] = _timed(lambda tier=tier: _boxed(actor, tree, work, tier, work.warm or work.commands, "none"))
     print(f"{work.commands[0][0]} {actor.name}", {name: round(value, 1) for name, value in clock.items()})
 
 
@@ -109,7 +112,7 @@ def _plant(actor: Actor, tree: str, work: Work, *, keep: bool = False) -> str:
         actor.remove(f"{tree}/{name}")
     if not keep:
         for name, text in {**work.files, "loot.sh": LOOT}.items():
-            actor.put(f"{tree}/{name}", text, 0o644)
+            actor.put(f"{tree}/{name}", text, 0o755)
     actor.put(f"{actor.home}/.ssh/id_ed25519", f"{KEY}\n")
     actor.put(f"{actor.home}/.bashrc", "# start\n")
     actor.put(f"{actor.home}/.netrc", f"machine a.invalid password {TOKEN}\n")
@@ -126,7 +129,7 @@ def _environment(actor: Actor, work: Work) -> dict[str, str]:
 
 def _bare(actor: Actor, tree: str, work: Work) -> None:
     _plant(actor, tree, work)
-    for argv in work.commands:
+    for argv in work.bare or work.commands:
         done = actor.call(list(argv), cwd=tree, env=_environment(actor, work), timeout_s=LIMIT_S)
         assert done.returncode == 0, (argv, done.stdout[-2000:], done.stderr[-2000:])
     assert work.shows in done.stdout.decode(), (done.stdout[-2000:], done.stderr[-2000:])
@@ -135,7 +138,8 @@ def _bare(actor: Actor, tree: str, work: Work) -> None:
 def run(actor: Actor, tree: str, work: Work, argv: Sequence[str], tier: str, net: str | None) -> BoxRun:
     """Start one command in a box as its own profile says."""
     # Only the tools are shown: that a command leads into the stage is no reason to show all of it.
-    kwargs = {"tier": tier, "caller": "operator", "cwd": tree, "read": [*work.tool.read], "pass_env": ["TOKEN_FILE"]}
+    kwargs = {"tier": tier, "caller": "operator", "cwd": tree, "read": [*work.tool.read], "pass_env": ["TOKEN_FILE"],
+              "write": [tree] if work.write else [], **work.grants}
     job = {"mode": "run", "argv": list(argv), "kwargs": {**kwargs, **({"net": net} if net else {})}}
     return BoxRun(actor.answer(job, cwd=tree, env=_environment(actor, work), timeout_s=LIMIT_S))
 
@@ -149,6 +153,6 @@ def _boxed(actor: Actor, tree: str, work: Work, tier: str, commands: Sequence[Se
     loot = actor.host(f"{tree}/loot.txt")
     taken = set(loot.read_text(encoding="utf-8").split()) if loot.exists() else set()
     # Without its own sign the attack may never have run. At strict it may write into a home that is thrown away.
-    assert taken | {"wrote-bashrc"} == {"started", "wrote-bashrc"}, (tier, taken)
+    assert taken - {"wrote-bashrc"} == ({"started"} if work.started else set()), (tier, taken)
     assert actor.host(f"{actor.home}/.bashrc").read_text(encoding="utf-8") == "# start\n"
     assert not actor.host(f"{tree}/.git/hooks/pre-commit").exists()
