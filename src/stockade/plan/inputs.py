@@ -50,7 +50,8 @@ def gather(resolved: Resolved, host: HostFacts, tier: Tier,
     notes = _doubts(resolved, repositories, write)
     generated, extra_env = _generated(resolved, env, tier, witness)
     extra_env = {**_cache_places(resolved, env, write), **extra_env}
-    witness.read_env(env, ("HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "SSH_AUTH_SOCK", "PATH"))
+    witness.read_env(env, ("HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "SSH_AUTH_SOCK", "PATH",
+                           *(spec.env for spec in resolved.caches if spec.env)))
     kind, size = units.parse_tmp(resolved.tmp)
     return Want(
         tier=tier, caller=resolved.caller, net=resolved.net, argv0=resolved.request.argv[0],
