@@ -22,6 +22,7 @@ _UNKNOWN_SKIPS: list[str] = []
 _HAS_GAP: dict[str, Callable[[], bool]] = {
     "no_root_caller": lambda: os.geteuid() != 0,
     "not_x86_64": lambda: platform.machine() != "x86_64",
+    "no_debian_tools": lambda: os.geteuid() != 0,
 }
 
 

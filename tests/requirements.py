@@ -132,6 +132,7 @@ DEFERRED = (
 KNOWN_GAPS = {
     "no_root_caller": "the suite runs as an ordinary user; root as a caller needs root",
     "not_x86_64": "this attack exists on x86_64 only (x32, 32-bit entry)",
+    "no_debian_tools": "a tool of the system's packages is missing, and only root can install it",
 }
 
 NOW = PROMISES + LAUNCHER + FIELD_A + FIELD_B + FIELD_C + FIELD_F

@@ -49,7 +49,9 @@ def gather(resolved: Resolved, host: HostFacts, tier: Tier,
     write = write_paths(resolved, repositories)
     notes = _doubts(resolved, repositories, write)
     generated, extra_env = _generated(resolved, env, tier, witness)
-    witness.read_env(env, ("HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "SSH_AUTH_SOCK", "PATH"))
+    extra_env = {**_cache_places(resolved, env, write), **extra_env}
+    witness.read_env(env, ("HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "SSH_AUTH_SOCK", "PATH",
+                           *(spec.env for spec in resolved.caches if spec.env)))
     kind, size = units.parse_tmp(resolved.tmp)
     return Want(
         tier=tier, caller=resolved.caller, net=resolved.net, argv0=resolved.request.argv[0],
@@ -264,10 +266,23 @@ def caches(resolved: Resolved, write: tuple[str, ...]) -> tuple[Cache, ...]:
             continue
         place = os.path.join(base, spec.name)
         keep = resolved.cache == "keep"
-        found.append(Cache(name=spec.name, path=path, lower=path if os.path.isdir(path) else None,
+        found.append(Cache(name=spec.name, path=path, lower=path if os.path.isdir(path) and not spec.plain else None,
                            upper=os.path.join(place, "upper") if keep else "",
                            work=os.path.join(place, "work") if keep else ""))
     return tuple(found)
+
+
+def _cache_places(resolved: Resolved, env: Mapping[str, str], write: tuple[str, ...]) -> dict[str, str]:
+    """Variables that lead tools to their caches in the box, where the host's own value may not come in.
+
+    Some choose a place by trying hard links between project and cache (pnpm), and would use the project.
+    """
+    if resolved.cache == "off":
+        return {}
+    given = {name for name, _ in resolved.set_env}
+    return {spec.env: spec.path for spec in resolved.caches
+            if spec.env and spec.env not in given and (spec.plain or env.get(spec.env, "/").startswith("/"))
+            and not leads_out(spec.path, write)}
 
 
 def identity_of(resolved: Resolved) -> str:

@@ -97,10 +97,12 @@ def _system_rows(path: str, entry: Entry, want: Want) -> list[Row]:
         if text is not None and len(text.encode()) <= COPY_BYTES:
             # A copy on the private root costs less than a mount, and /etc has dozens of such files.
             return [rows.file(path, text)]
-    inside = [os.path.join(path, name) for name in entry.except_]
-    masks = [rows.mask(place, is_dir=os.path.isdir(place)) for place in inside
-             if os.path.lexists(place) and not os.path.islink(place)]
-    return [rows.bind(path), *masks]
+    inside: dict[str, list[str]] = {}
+    for place in (os.path.join(path, name) for name in entry.except_):
+        if os.path.lexists(place) and not os.path.islink(place):
+            inside.setdefault(os.path.dirname(place), []).append(os.path.basename(place))
+    # Absent, not unreadable: a missing configuration is usual, and some tools (Yarn 1) stop at EACCES.
+    return [rows.bind(path), *(rows.overlay(parent, hide=names, dirs=[]) for parent, names in inside.items())]
 
 
 def _only_comments(text: str) -> bool:

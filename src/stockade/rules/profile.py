@@ -30,11 +30,16 @@ _KEYS = LAYER_KEYS | _OWN_KEYS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheRef:
-    """A cache of a tool; ``env`` is the variable that moves it on the host."""
+    """A cache of a tool; ``env`` is the variable that moves it on the host, and names it in the box.
+
+    ``plain``: a directory of the box alone, without the user's own below, for tools whose directory
+    there also holds secrets, or which make hard links and rename directories in it.
+    """
 
     name: str
     path: PathRef
     env: str | None = None
+    plain: bool = False
     origin: str = ""
 
 
@@ -206,8 +211,11 @@ def _file_name(document: Document, table: Mapping[str, Any], where: str, key: st
 
 
 def _cache(document: Document, table: Mapping[str, Any], origin: str) -> CacheRef:
-    document.check_keys(table, ("name", "path", "env"), "caches")
-    return CacheRef(name=_file_name(document, table, "caches", "name"), origin=origin,
+    document.check_keys(table, ("name", "path", "env", "plain"), "caches")
+    plain = table.get("plain", False)
+    if not isinstance(plain, bool):
+        raise document.error("key 'caches.plain': expected true or false", "caches")
+    return CacheRef(name=_file_name(document, table, "caches", "name"), origin=origin, plain=plain,
                     path=path_ref(document, "caches", table.get("path")), env=document.string("env", table))
 
 

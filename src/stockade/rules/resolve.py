@@ -86,7 +86,7 @@ class _Resolver:
             home=self.places.home, homes=self.places.homes, workspace=self.places.workspace,
             cwd=roots.cwd, write_roots=roots.write_roots, read=roots.read, hide=hide,
             devices=devices, sockets=sockets, allow=allow, accept=self._accept(),
-            env_keep=self._env_keep(sockets, allow, (*literal, *given)), set_env=given, profile_set_env=literal,
+            env_keep=self._env_keep(sockets, allow, given), set_env=given, profile_set_env=literal,
             limits=self._limits(), **self._specs(), **simple,
             state_home=settings.state_home, config_home=self.places.config_home, policy=self.policy,
             notes=tuple(dict.fromkeys(self.notes)), values=self.values, unnarrowed=self.unnarrowed)
@@ -373,9 +373,10 @@ class _Resolver:
         for profile in self.chain:
             origin = profile.layer.origin
             for cache in profile.caches:
-                path = self._cache_path(cache.env, cache.path, origin)
+                path = self._cache_path(None if cache.plain else cache.env, cache.path, origin)
                 if path is not None and self._keep_from_file(path):
-                    caches[cache.name] = CacheSpec(name=cache.name, path=path.path, env=cache.env, origin=origin)
+                    caches[cache.name] = CacheSpec(name=cache.name, path=path.path, env=cache.env, plain=cache.plain,
+                                                       origin=origin)
             for made in profile.config:
                 sources = (expand(ref, self.places, origin) for ref in made.sources)
                 config[made.to] = ConfigSpec(filter=made.filter, to=made.to, env=made.env,

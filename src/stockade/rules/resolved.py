@@ -26,6 +26,7 @@ class CacheSpec:
     name: str
     path: str
     env: str | None
+    plain: bool
     origin: str
 
 

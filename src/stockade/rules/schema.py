@@ -81,7 +81,7 @@ _SHAPES: Mapping[str, ListShape] = MappingProxyType({
 
 _PROFILE_LISTS = ("extends", "match", "read", "write", "hide", "devices", "sockets", "allow", "env", "accept")
 _PROFILE_TABLES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = MappingProxyType({
-    "caches": (("name", "path"), ("env",)),
+    "caches": (("name", "path"), ("env", "plain")),
     "config": (("filter", "from", "to", "env"), ()),
     "state": (("path", "mode"), ("env", "dir")),
 })

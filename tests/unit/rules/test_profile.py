@@ -98,6 +98,7 @@ def test_an_unknown_name_shows_the_nearest_of_all_places(places: tuple[ProfileSt
     ('env = ["A=B"]', "'A=B'"),
     ('caches = [{name = "../x", path = "~/x"}]', "plain name"),
     ('caches = [{name = "x", pth = "~/x"}]', "caches.pth"),
+    ('caches = [{name = "x", path = "~/x", plain = "yes"}]', "true or false"),
     ('state = [{path = "~/x", mode = "env"}]', "needs the keys"),
     ('[set_env]\nA = 3', "table of strings"),
     ('[limits]\nprocess = 3', "process"),

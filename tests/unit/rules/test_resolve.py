@@ -380,6 +380,13 @@ def test_values_of_files_go_by_descriptor_and_only_reviewed_ones_into_the_plan(w
     assert "hunter2" not in repr(got)
 
 
+def test_only_a_built_in_profile_may_set_a_loader_variable_without_a_grant(world: World) -> None:
+    assert dict(world.resolve(profile="git-untrusted").profile_set_env)["GIT_ASKPASS"] == "/bin/false"
+    assert "GIT_ASKPASS" not in world.resolve(profile="git-untrusted").env_keep
+    world.profile("p", '[set_env]\nGIT_ASKPASS = "/bin/false"\n')
+    assert "GIT_ASKPASS" in world.resolve(profile="p").env_keep
+
+
 # -- class ----------------------------------------------------------------------------------------
 
 def test_a_profile_class_applies_to_defaults_and_never_loosens(world: World) -> None:
