@@ -6,7 +6,7 @@ PY := .venv/bin/python
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-python test-launcher soak lint docs bench wheel clean
+.PHONY: help setup build demo test test-python test-launcher tools soak lint docs bench wheel clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-20s %s\n' "$$name" "$$text"; done
@@ -30,6 +30,9 @@ test-python:
 
 soak: setup ## 10,000 boxes, every tenth killed with SIGKILL at a random moment: nothing may be left
 	@STOCKADE_HYGIENE_SPAWNS=10000 STOCKADE_HYGIENE_KILL_EVERY=10 sh scripts/test_python.sh -q tests/integration/test_hygiene.py -k many_boxes --timeout 3600
+
+tools: setup ## run the profiles' tests: real tools on real packages from the registries
+	@sh scripts/test_python.sh tests/tools
 
 lint: setup ## ruff, mypy, import layers, house style
 	@$(PY) -m ruff check src tests scripts bench

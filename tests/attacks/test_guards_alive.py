@@ -97,3 +97,19 @@ def test_what_a_box_writes_in_the_moment_of_a_rename_does_not_stay_unsaid(actor:
     assert not planted or changed.get(".git/config") == "changed", end
     # At strict the box is over before the host has written again.
     assert end["outcome"] == ("guard_lost" if tier == "strict" else "exited")
+
+
+@requirement("fs.persistence", "B.host_renames_over")
+@pytest.mark.parametrize("tier", ["guarded"])
+def test_a_guard_that_the_host_replaces_again_and_again_is_put_back_each_time(actor: Actor, project: str, tier: str) -> None:
+    """Between the moment in which a guard is put back and the one in which init takes note the host may rename once more."""
+    config = f"{project}/.git/config"
+    look = [op("write_open", "look", path=config)]
+    with LiveBox(actor, tier=tier, cwd=project) as box:
+        failed_with(box.ask(look), BLOCKED)
+        for _ in range(3):
+            actor.sh("for i in 1 2 3 4 5; do git remote add r$i x; git remote remove r$i; done", cwd=project)
+            wait_until(lambda: box.ask(look)["look"]["errno"] in BLOCKED, "the guard is back", 3)
+            failed_with({str(number): box.ask(look)["look"] for number in range(20)}, BLOCKED)
+        box.finish()
+        assert box.records(until="end")["end"]["guard_lost"]
