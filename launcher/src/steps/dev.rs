@@ -70,20 +70,23 @@ fn console(dev: RawFd) -> io::Result<()> {
 }
 
 fn terminal(fd: RawFd) -> Option<OwnedFd> {
+    let given = sys::fstat(fd).ok()?;
+    // SAFETY: isatty and F_GETFL take no pointer.
+    let (terminal, flags) = unsafe { (libc::isatty(fd) == 1, libc::fcntl(fd, libc::F_GETFL)) };
+    // A master is no terminal to sit at: opening it makes a new pair (pts(4)).
+    let master = given.st_rdev == libc::makedev(5, 2);
+    if !terminal || master || flags & libc::O_ACCMODE != libc::O_RDWR {
+        return None;
+    }
     // A mount is cloned by its name in this namespace (open_tree(2) takes none of another's), so the
-    // name is believed only when it leads to the device that the caller handed over.
+    // name is believed only when it leads to the device that the caller handed over. Cloned last: a
+    // tree that is closed unused costs a grace period of RCU.
     let name = std::fs::read_link(format!("/proc/self/fd/{fd}")).ok()?;
     let name = name.to_str().filter(|name| name.starts_with("/dev/"))?;
     let tree = sys::clone_tree_at(libc::AT_FDCWD, name).ok()?;
-    let (given, found) = (sys::fstat(fd).ok()?, sys::fstat(tree.as_raw_fd()).ok()?);
+    let found = sys::fstat(tree.as_raw_fd()).ok()?;
     let same = (given.st_dev, given.st_ino, given.st_rdev) == (found.st_dev, found.st_ino, found.st_rdev);
-    // SAFETY: isatty takes any number.
-    let terminal = given.st_mode & libc::S_IFMT == libc::S_IFCHR && unsafe { libc::isatty(fd) } == 1;
-    // SAFETY: F_GETFL takes no pointer.
-    let both = unsafe { libc::fcntl(fd, libc::F_GETFL) } & libc::O_ACCMODE == libc::O_RDWR;
-    // A master is no terminal to sit at: opening it makes a new pair (pts(4)).
-    let master = given.st_rdev == libc::makedev(5, 2);
-    (same && terminal && both && !master).then_some(tree)
+    same.then_some(tree)
 }
 
 fn link_at(dev: RawFd, name: &str, to: &str) -> io::Result<()> {

@@ -25,6 +25,7 @@ HOSTNAME = "stockade"
 COPY_BYTES = 2048
 READ_BYTES = 8192
 EMPTY_DEPTH = 3
+FEW_NAMES = 12
 SYSTEM_BIN = ("/usr/bin", "/usr/local/bin", "/usr/sbin", "/bin", "/sbin")
 
 
@@ -102,7 +103,33 @@ def _system_rows(path: str, entry: Entry, want: Want) -> list[Row]:
         if os.path.lexists(place) and not os.path.islink(place):
             inside.setdefault(os.path.dirname(place), []).append(os.path.basename(place))
     # Absent, not unreadable: a missing configuration is usual, and some tools (Yarn 1) stop at EACCES.
-    return [rows.bind(path), *(rows.overlay(parent, hide=names, dirs=[]) for parent, names in inside.items())]
+    if set(inside) == {path} and len(_listing(path)) <= FEW_NAMES:
+        return _entry_by_entry(path, inside[path])
+    return [rows.bind(path), *(row for parent, names in inside.items() for row in _without(parent, names))]
+
+
+def _entry_by_entry(path: str, names: list[str]) -> list[Row]:
+    """A small system directory as binds of what may be seen: an overlay over it costs 0.4 ms."""
+    others = [os.path.join(path, name) for name in sorted(_listing(path)) if name not in names]
+    return [rows.directory(path), *(rows.symlink(other, os.readlink(other)) if os.path.islink(other)
+                                    else rows.bind(other) for other in others)]
+
+
+def _without(parent: str, names: list[str]) -> list[Row]:
+    """What is laid over a system directory so that some of its names are not there."""
+    if set(_listing(parent)) <= set(names):
+        return [rows.tmpfs(parent, size_bytes=4096, attrs=rows.SEALED, create=False)]
+    places = [os.path.join(parent, name) for name in names]
+    files = [os.path.basename(place) for place in places if not os.path.isdir(place)]
+    masks = [rows.mask(place, is_dir=True) for place in places if os.path.isdir(place)]
+    return [*([rows.overlay(parent, hide=files, dirs=[])] if files else []), *masks]
+
+
+def _listing(path: str) -> list[str]:
+    try:
+        return os.listdir(path)
+    except OSError:
+        return []
 
 
 def _only_comments(text: str) -> bool:

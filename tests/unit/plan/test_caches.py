@@ -51,5 +51,8 @@ def test_what_is_left_out_of_a_system_directory_is_absent(tmp_path: Path) -> Non
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "npmrc").write_text("token")
     made = strict._system_rows(str(tmp_path), entry, Want.__new__(Want))
-    assert [(row["kind"], row["target"]) for row in made] == [("bind", str(tmp_path)), ("overlay", f"{tmp_path}/etc")]
-    assert made[1]["hide"] == ["npmrc"]
+    assert [(row["kind"], row["target"]) for row in made] == [("bind", str(tmp_path)), ("tmpfs", f"{tmp_path}/etc")]
+    assert "ro" in made[1]["attrs"] and not made[1]["create"]
+    (tmp_path / "etc" / "other").write_text("")
+    made = strict._system_rows(str(tmp_path), entry, Want.__new__(Want))
+    assert (made[1]["kind"], made[1]["hide"]) == ("overlay", ["npmrc"])
