@@ -42,6 +42,7 @@ def test_no_store_of_the_list_can_be_read(actor: Actor, stores: list[str], tier:
     failed_with(run.answers, GONE, but={"find"})
     found_only(run, "find", [witness])
     kept(run, "fs.credentials", tier)
+    assert NEEDLE not in repr([run.answers[f"read {path}"] for path in stores])
 
 
 @requirement("fs.credentials")
@@ -62,7 +63,8 @@ def test_what_is_no_credential_stays_readable(actor: Actor, stores: list[str], t
     plain = {".gitconfig": "[user]\n", ".ssh/known_hosts": "host key\n", ".ssh/config": "Host x\n", ".ssh/id_ed25519.pub": "public\n", "notes.txt": "n\n"}
     for path, text in plain.items():
         actor.put(f"{actor.home}/{path}", text, 0o644)
-    worked(actor.box(_reads([f"{actor.home}/{path}" for path in plain]), tier=tier).answers)
+    run = actor.box(_reads([f"{actor.home}/{path}" for path in plain]), tier=tier)
+    assert {path: run.value(f"read {actor.home}/{path}") for path in plain} == plain
 
 
 @requirement("fs.credentials")

@@ -38,6 +38,7 @@ def test_files_created_later_do_not_appear(actor: Actor, tier: str) -> None:
         ops = [op("read", path=path), op("stat", path=f"{actor.home}/.appears-later")]
         worked(actor.bare(ops))
         failed_with(box.ask(ops), {"ENOENT"})
+        assert ".appears-later" not in box.ask([op("list", "home", path=actor.home)])["home"]["value"]
     actor.remove(f"{actor.home}/.appears-later")
 
 
@@ -70,6 +71,7 @@ def test_the_home_of_another_account_is_not_there(root: Actor, user: Actor, tier
     worked(root.bare(ops))
     run = root.box(ops, tier=tier)
     failed_with(run.answers, {"ENOENT"})
+    assert user.host(other).read_text() == "other"
 
 
 @requirement("fs.home", "fs.system")

@@ -35,7 +35,9 @@ def test_metadata_outside_the_write_roots_stays(actor: Actor, tier: str) -> None
 @at_tiers("fs.metadata")
 def test_metadata_inside_a_write_root_can_change(actor: Actor, tier: str) -> None:
     path = actor.put(f"{actor.workspace}/file", "mine\n", 0o644)
+    before = actor.host(path).stat().st_ctime_ns
     worked(actor.box(_metadata(path), tier=tier).answers)
+    assert actor.host(path).stat().st_ctime_ns > before, "the host's own file has changed"
 
 
 @requirement("fs.metadata")
@@ -44,7 +46,9 @@ def test_metadata_of_system_files_stays(root: Actor, tier: str) -> None:
     """The same values are written back, so the first run changes nothing either."""
     ops = [op("chown", path="/etc/hostname"), op("utime", path="/etc/hostname"), op("chown", path="/usr/bin/env"), op("utime", path="/usr/bin/env")]
     worked(root.bare(ops))
+    before = [os.stat(path).st_ctime_ns for path in ("/etc/hostname", "/usr/bin/env")]
     failed_with(root.box(ops, tier=tier).answers, {"EROFS", "ENOENT"})
+    assert [os.stat(path).st_ctime_ns for path in ("/etc/hostname", "/usr/bin/env")] == before
 
 
 @requirement("fs.metadata", "fs.credentials", "fs.own_state", "C.descriptors_closed")
