@@ -66,6 +66,11 @@ AGENTS = [
     Agent(name="claude", package="@anthropic-ai/claude-code@2.1.332", bin="node_modules/@anthropic-ai/claude-code-linux-x64",
           own=".claude/.credentials.json", point=".claude/settings.json", live=".claude/shell-snapshots", keeps=".claude/projects",
           env={"ANTHROPIC_BASE_URL": "@MODEL", "ANTHROPIC_API_KEY": "sk-ant-x"}, argv=("claude", "--allowedTools", "Bash", "-p", "go")),
+    Agent(name="gemini", package="@google/gemini-cli@0.61.0", bin=NATIVE, own=".gemini/oauth_creds.json",
+          point=".gemini/settings.json", live=".gemini/history", keeps=".gemini/tmp",
+          home={".gemini/settings.json": '{"security":{"auth":{"selectedType":"gemini-api-key"}}}'},
+          env={"GEMINI_API_KEY": "x", "GOOGLE_GEMINI_BASE_URL": "@MODEL", "GEMINI_CLI_TRUST_WORKSPACE": "true"},
+          argv=("gemini", "--yolo", "-m", "gemini-2.5-flash", "-p", "go")),
 ]
 
 
