@@ -71,6 +71,12 @@ AGENTS = [
           home={".gemini/settings.json": '{"security":{"auth":{"selectedType":"gemini-api-key"}}}'},
           env={"GEMINI_API_KEY": "x", "GOOGLE_GEMINI_BASE_URL": "@MODEL", "GEMINI_CLI_TRUST_WORKSPACE": "true"},
           argv=("gemini", "--yolo", "-m", "gemini-2.5-flash", "-p", "go")),
+    Agent(name="opencode", package="opencode-ai@1.18.33", bin="node_modules/opencode-linux-x64/bin",
+          own=".local/share/opencode/auth.json", own_text=json.dumps({"x": {"type": "api", "key": OWN}}),
+          point=".config/opencode/command/a.md", live=".local/share/opencode/snapshot", keeps=".local/share/opencode",
+          copies=("wrote-live", "wrote-point", "swapped-point"), argv=("opencode", "run", "go"),
+          project={"opencode.json": '{"provider":{"t":{"npm":"@ai-sdk/openai-compatible","options":{"baseURL":"@MODEL/v1",'
+                                    '"apiKey":"x"},"models":{"m":{}}}},"model":"t/m"}'}),
 ]
 
 
