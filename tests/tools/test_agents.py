@@ -77,6 +77,10 @@ AGENTS = [
           copies=("wrote-live", "wrote-point", "swapped-point"), argv=("opencode", "run", "go"),
           project={"opencode.json": '{"provider":{"t":{"npm":"@ai-sdk/openai-compatible","options":{"baseURL":"@MODEL/v1",'
                                     '"apiKey":"x"},"models":{"m":{}}}},"model":"t/m"}'}),
+    Agent(name="copilot", package="@github/copilot@1.0.102", bin=NATIVE, own=".copilot/config.json",
+          point=".copilot/hooks/a.json", live=".cache/copilot/pkg", keeps=".copilot/session-state",
+          env={"COPILOT_ALLOW_ALL": "true", "COPILOT_OFFLINE": "true", "COPILOT_PROVIDER_BASE_URL": "@MODEL", "COPILOT_MODEL": "gpt-5"},
+          argv=("copilot", "-p", "go")),
 ]
 
 
