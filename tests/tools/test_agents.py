@@ -81,6 +81,9 @@ AGENTS = [
           point=".copilot/hooks/a.json", live=".cache/copilot/pkg", keeps=".copilot/session-state",
           env={"COPILOT_ALLOW_ALL": "true", "COPILOT_OFFLINE": "true", "COPILOT_PROVIDER_BASE_URL": "@MODEL", "COPILOT_MODEL": "gpt-5"},
           argv=("copilot", "-p", "go")),
+    Agent(name="aider", package="aider-chat==0.86.2", bin="bin", own=".aider/oauth-keys.env", point=".aider.conf.yml",
+          live=".local/bin", keeps=".aider", env={"OPENAI_API_KEY": "x"}, says="Added",
+          argv=("aider", "--model", "gpt-4o", "--yes-always", "--no-show-model-warnings", "--message", "/run sh loot.sh")),
 ]
 
 
