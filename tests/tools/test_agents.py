@@ -42,7 +42,7 @@ class Agent:
     """One agent. Paths are below the home; ``@MODEL`` in a word stands for the model's address."""
 
     name: str
-    package: str
+    package: str  # empty: it could not be fetched, and a shell with its profile shows what it would see
     bin: str  # where its program lies in the fetched tree
     argv: tuple[str, ...]  # one session
     own: str  # its sign-in
@@ -58,6 +58,7 @@ class Agent:
 
 
 NATIVE = "node_modules/.bin"
+SHELL = ("sh", "-c", 'sh loot.sh; echo "$PPID" > ~/"$0"/session')
 CODEX_MODEL = 'model_providers.t={name="t",base_url="@MODEL/v1",wire_api="responses",env_key="OPENAI_API_KEY"}'
 AGENTS = [
     Agent(name="codex", package="@openai/codex@0.171.0", bin=NATIVE, own=".codex/auth.json", point=".codex/hooks.json",
@@ -84,13 +85,16 @@ AGENTS = [
     Agent(name="aider", package="aider-chat==0.86.2", bin="bin", own=".aider/oauth-keys.env", point=".aider.conf.yml",
           live=".local/bin", keeps=".aider", env={"OPENAI_API_KEY": "x"}, says="Added",
           argv=("aider", "--model", "gpt-4o", "--yes-always", "--no-show-model-warnings", "--message", "/run sh loot.sh")),
+    Agent(name="goose", package="", bin="", own=".config/goose/secrets.yaml", point=".config/goose/config.yaml",
+          live=".local/bin", keeps=".local/share/goose", argv=(*SHELL, ".local/share/goose"), says=""),
 ]
 
 
 @pytest.mark.parametrize("agent", AGENTS, ids=lambda agent: agent.name)
 def test_a_session_works_and_its_commands_get_nothing_but_its_own_sign_in(
         agent: Agent, actor: Actor, npm_tool: Callable[..., Tool], python_tool: Callable[..., Tool]) -> None:
-    prefix = (python_tool if agent.bin == "bin" else npm_tool)(agent.package).read[0]
+    fetch = python_tool if agent.bin == "bin" else npm_tool
+    prefix = fetch(agent.package).read[0] if agent.package else str(actor.stage.bin)
     tree = f"{actor.home}/work/{agent.name}"
     actor.remove(tree)
     make_repository(actor, tree)
@@ -104,7 +108,7 @@ def test_a_session_works_and_its_commands_get_nothing_but_its_own_sign_in(
         for tier in TIERS:
             _plant(actor, agent, tree, url)
             before = _sessions(actor, agent)
-            done = _boxed(actor, tree, argv, {"tier": tier, "read": [prefix]}, env)
+            done = _boxed(actor, tree, argv, {"tier": tier, "read": [prefix], "profile": [agent.name]}, env)
             assert done.returncode == 0 and agent.says in done.stdout, (tier, done.stdout[-2000:], done.stderr[-2000:])
             assert done.receipt["effective_tier"] == tier, done.receipt["missing"]
             _nothing_taken(actor, agent, tree, tier)
@@ -121,7 +125,7 @@ def _plant(actor: Actor, agent: Agent, tree: str, url: str) -> None:
         actor.remove(f"{tree}/{name}")
     actor.remove(f"{actor.home}/{agent.live}/planted")
     for name, text in {".ssh/id_ed25519": KEY, ".bashrc": "# start", ".netrc": TOKEN, _other(agent): OTHER,
-                       agent.own: agent.own_text, agent.point: "{}", f"{agent.live}/old": "old",
+                       agent.own: agent.own_text, agent.point: "{}", f"{agent.live}/old": "old", f"{agent.keeps}/old": "old",
                        **agent.home}.items():
         actor.put(f"{actor.home}/{name}", f"{text}\n")
     for name, text in {**agent.project, "loot.sh": LOOT.format(own=agent.own, other=_other(agent), point=agent.point, live=agent.live)}.items():
