@@ -87,6 +87,8 @@ AGENTS = [
           argv=("aider", "--model", "gpt-4o", "--yes-always", "--no-show-model-warnings", "--message", "/run sh loot.sh")),
     Agent(name="goose", package="", bin="", own=".config/goose/secrets.yaml", point=".config/goose/config.yaml",
           live=".local/bin", keeps=".local/share/goose", argv=(*SHELL, ".local/share/goose"), says=""),
+    Agent(name="kiro", package="", bin="", own=".local/share/kiro-cli/data.sqlite3", point=".kiro/hooks/a.json",
+          live=".local/bin", keeps=".kiro/sessions", argv=(*SHELL, ".kiro/sessions"), says=""),
 ]
 
 
