@@ -89,6 +89,8 @@ AGENTS = [
           live=".local/bin", keeps=".local/share/goose", argv=(*SHELL, ".local/share/goose"), says=""),
     Agent(name="kiro", package="", bin="", own=".local/share/kiro-cli/data.sqlite3", point=".kiro/hooks/a.json",
           live=".local/bin", keeps=".kiro/sessions", argv=(*SHELL, ".kiro/sessions"), says=""),
+    Agent(name="cursor-agent", package="", bin="", own=".config/cursor/auth.json", point=".cursor/hooks.json",
+          live=".local/share/cursor-agent", keeps=".cursor/chats", argv=(*SHELL, ".cursor/chats"), says=""),
 ]
 
 
