@@ -384,6 +384,13 @@ pub fn make_node_at(dir: RawFd, name: &str, mode: libc::mode_t) -> io::Result<()
     sys::check(i64::from(unsafe { libc::mknodat(dir, name.as_ptr(), mode, 0) })).map(drop)
 }
 
+/// linkat(2) of a name in one directory to a name in another of the same file system.
+pub fn link_at(from: RawFd, old: &str, dir: RawFd, name: &str) -> io::Result<()> {
+    let (old, name) = (sys::cstr(old)?, sys::cstr(name)?);
+    // SAFETY: both names outlive the call.
+    sys::check(i64::from(unsafe { libc::linkat(from, old.as_ptr(), dir, name.as_ptr(), 0) })).map(drop)
+}
+
 pub fn write_at(dir: RawFd, name: &str, mode: libc::mode_t, content: &[u8]) -> io::Result<()> {
     use std::io::Write;
     use std::os::fd::FromRawFd;
