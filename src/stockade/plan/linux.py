@@ -214,8 +214,9 @@ def host_view(table: Table, want: Want, hidden: tuple[Hidden, ...]) -> None:
     _mail(table, want)
     if want.ids.shifted:
         # Root's own files are not its any more: what it was granted by name needs the id map.
+        # A write root is mapped already and masks what is hidden in it.
         for path in want.read:
-            if not below_any(path, homes):
+            if not below_any(path, [*homes, *want.write]):
                 table.add(*show(path, want, hidden=hidden))
     _ssh(table, want)
 
