@@ -74,6 +74,7 @@ pub const CODES: &[(&str, u8, &str)] = &[
     ("promise_not_kept", 14, "ask for a lower tier, or accept the missing promises by name"),
     ("report_failed", 14, "the reader of the receipt went away; keep the report descriptor open"),
     ("spool_failed", 14, "the audit record could not be written; check space and permissions of the state home"),
+    ("start_timed_out", 7, "the command did not start in time; a file system may hang, or the machine is overloaded"),
     ("caller_gone", 7, "the program that asked for the box ended before it started"),
     ("resource", 0, "the machine is short of memory, descriptors or space; try again"),
 ];
@@ -106,7 +107,7 @@ impl Refusal {
             errno: None,
             detail: String::new(),
             hint: hint.to_owned(),
-            transient: code == "resource",
+            transient: matches!(code, "resource" | "start_timed_out"),
         }
     }
 

@@ -150,7 +150,11 @@ impl Supervisor {
         // The fork was announced before the pipe could close, unless the box died on the way.
         while self.command == 0 && self.events() {}
         if self.command == 0 {
-            let code = if self.ended == Some(Outcome::CallerGone) { "caller_gone" } else { "fork_failed" };
+            let code = match self.ended {
+                Some(Outcome::CallerGone) => "caller_gone",
+                Some(Outcome::TimedOut) => "start_timed_out",
+                _ => "fork_failed",
+            };
             return Some(Step::Refused(Refusal::new(code, "box").detail("the box ended before its command started")));
         }
         Some(Step::Started)

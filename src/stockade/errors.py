@@ -174,12 +174,14 @@ CODES: dict[str, Code] = {
                           "the reader of the receipt went away; keep the report descriptor open"),
     "spool_failed": Code("the record could not be written",
                          "the audit record could not be written; check space and permissions of the state home"),
+    "start_timed_out": Code("the command did not start in time",
+                            "the command did not start in time; a file system may hang, or the machine is overloaded"),
     "caller_gone": Code("the calling process ended", "the program that asked for the box ended before it started"),
     "resource": Code("the kernel was out of memory, descriptors or space",
                      "the machine is short of memory, descriptors or space; try again"),
 }
 
-TRANSIENT_CODES = frozenset({"transient", "resource"})
+TRANSIENT_CODES = frozenset({"transient", "resource", "start_timed_out"})
 
 
 def _one_line(text: str) -> str:
