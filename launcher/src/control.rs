@@ -32,8 +32,8 @@ pub enum Event {
 pub enum Order {
     /// Ids are mapped: build.
     Build,
-    /// Sockets to cover and names to guard, as JSON (`cover::Covers`).
-    Cover(String),
+    /// A part of what to cover and to guard, as JSON (`cover::Covers`); `last` ends it.
+    Cover { part: Vec<u8>, last: bool },
     /// What must be known before the command runs is known: start it.
     Start,
     /// Send a signal to the command, or to its whole process group.
@@ -97,14 +97,13 @@ impl Order {
             Order::Signal { number, group } => encode(b'k', *number, u8::from(*group)).to_vec(),
             Order::Restored(index) => encode(b'r', *index as i32, 0).to_vec(),
             Order::Gone(index) => encode(b'x', *index as i32, 0).to_vec(),
-            Order::Cover(text) => [b"{", text.as_bytes()].concat(),
+            Order::Cover { part, last } => [if *last { b"{" } else { b"+" }, part.as_slice()].concat(),
         }
     }
 
     fn parse(bytes: &[u8]) -> io::Result<Order> {
-        if let [b'{', text @ ..] = bytes {
-            let text = String::from_utf8(text.to_vec());
-            return text.map(Order::Cover).map_err(|_| io::Error::from(io::ErrorKind::InvalidData));
+        if let [tag @ (b'{' | b'+'), part @ ..] = bytes {
+            return Ok(Order::Cover { part: part.to_vec(), last: *tag == b'{' });
         }
         Ok(match decode(bytes)? {
             (b'b', ..) => Order::Build,
@@ -142,6 +141,29 @@ struct Ancillary([u8; 64]);
 
 pub fn send_order(fd: RawFd, order: &Order) -> io::Result<()> {
     send(fd, &order.bytes(), None, 0)
+}
+
+/// What to cover, in as many messages as it takes: a tree may hold thousands of names to guard.
+pub fn send_covers(fd: RawFd, text: &[u8]) -> io::Result<()> {
+    let mut rest = text;
+    while rest.len() > PART_BYTES {
+        let (part, more) = rest.split_at(PART_BYTES);
+        send_order(fd, &Order::Cover { part: part.to_vec(), last: false })?;
+        rest = more;
+    }
+    send_order(fd, &Order::Cover { part: rest.to_vec(), last: true })
+}
+
+/// The whole of it; None when P0 is gone or sent something else.
+pub fn receive_covers(fd: RawFd) -> io::Result<Option<Vec<u8>>> {
+    let mut text = Vec::new();
+    loop {
+        let Some(Order::Cover { part, last }) = receive_order(fd, true)? else { return Ok(None) };
+        text.extend_from_slice(&part);
+        if last {
+            return Ok(Some(text));
+        }
+    }
 }
 
 pub fn send_event(fd: RawFd, event: &Event) -> io::Result<()> {
@@ -232,9 +254,9 @@ pub fn receive_event(fd: RawFd) -> io::Result<Option<Received>> {
     Ok(Some(Received { event: Event::parse(&bytes[..size])?, fd: got_fd, pid }))
 }
 
-/// Longest order: paths of covered directories. unix(7): a SEQPACKET message is
-/// bounded by the send buffer, so a longer one fails at the sender.
-const ORDER_MAX_BYTES: usize = 256 << 10;
+/// unix(7): a SEQPACKET message is bounded by the send buffer (208 KiB where nobody changed it).
+const PART_BYTES: usize = 64 << 10;
+const ORDER_MAX_BYTES: usize = PART_BYTES + 1;
 
 /// The next order; None when P0 is gone. `wait` false does not block.
 pub fn receive_order(fd: RawFd, wait: bool) -> io::Result<Option<Order>> {
@@ -278,7 +300,8 @@ mod tests {
             Order::Start,
             Order::Signal { number: 15, group: true },
             Order::Restored(3),
-            Order::Cover("{}".into()),
+            Order::Cover { part: b"{}".to_vec(), last: true },
+            Order::Cover { part: Vec::new(), last: false },
         ] {
             assert_eq!(Order::parse(&order.bytes()).unwrap(), order);
         }

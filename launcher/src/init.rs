@@ -141,9 +141,9 @@ fn build(launch: &mut Launch) -> Result<Vec<Placed>, Refusal> {
 
 /// Covers what P0 found on the host; returns the guards to be placed with those of the plan.
 fn receive_covers(control: RawFd, root: &mounts::Root) -> Result<Vec<Guard>, Refusal> {
-    let Ok(Some(Order::Cover(text))) = control::receive_order(control, true) else { return Err(gone()) };
+    let Ok(Some(text)) = control::receive_covers(control) else { return Err(gone()) };
     let invalid = |e: serde_json::Error| Refusal::new("mount_denied", "covers").detail(e.to_string());
-    let covers: Covers = serde_json::from_str(&text).map_err(invalid)?;
+    let covers: Covers = serde_json::from_slice(&text).map_err(invalid)?;
     covers.dirs.iter().try_for_each(|dir| overlay::cover(root, dir))?;
     covers.files.iter().try_for_each(|file| overlay::cover_file(root, file))?;
     Ok(covers.guards)

@@ -165,9 +165,9 @@ impl Session {
         let mut covers = cover::find(plan, &self.cwd)?;
         covers.guards.extend(appear::find(plan)?);
         let text =
-            serde_json::to_string(&covers).map_err(|e| Refusal::new("mount_denied", "covers").detail(e.to_string()))?;
+            serde_json::to_vec(&covers).map_err(|e| Refusal::new("mount_denied", "covers").detail(e.to_string()))?;
         box_.guards.extend(covers.guards);
-        order(box_, &control::Order::Cover(text))?;
+        sent(box_, control::send_covers(box_.control.as_raw_fd(), &text))?;
         if !box_.guards.is_empty() {
             match Entrance::open(box_.init) {
                 Ok(way) => box_.entrance = Some(way),
@@ -226,8 +226,12 @@ fn unwatched(error: &std::io::Error) -> Refusal {
 }
 
 fn order(box_: &mut Supervisor, order: &control::Order) -> Result<(), Refusal> {
-    let sent = control::send_order(box_.control.as_raw_fd(), order);
-    sent.map_err(|e| why_gone(box_, Refusal::new("fork_failed", "P1").io(&e)))
+    let done = control::send_order(box_.control.as_raw_fd(), order);
+    sent(box_, done)
+}
+
+fn sent(box_: &mut Supervisor, done: std::io::Result<()>) -> Result<(), Refusal> {
+    done.map_err(|e| why_gone(box_, Refusal::new("fork_failed", "P1").io(&e)))
 }
 
 /// A P1 that is gone has written why: its word counts more than what we ran into.
