@@ -104,6 +104,10 @@ FIELD_C = (
     _field("C.kernel_side_doors", "a datagram socketpair aimed at a host path and openat2 with a setuid mode fail", "measured"),
 )
 
+END = (
+    _field("end.discarded", "files written to the private home are counted and the first ten named, however the command shaped them", "tiers, state files"),
+)
+
 FIELD_F = (
     _field("F.marker_does_not_disable", "a forged marker in the environment does not disable the sandbox", "KiroCrew 277"),
     _field("F.never_silently_weaker", "a tier the host cannot keep is refused and names the missing promises", "KiroCrew 691"),
@@ -135,7 +139,7 @@ KNOWN_GAPS = {
     "no_debian_tools": "a tool of the system's packages is missing, and only root can install it",
 }
 
-NOW = PROMISES + LAUNCHER + FIELD_A + FIELD_B + FIELD_C + FIELD_F
+NOW = PROMISES + LAUNCHER + FIELD_A + FIELD_B + FIELD_C + END + FIELD_F
 BY_ID = {entry.id: entry for entry in NOW + DEFERRED}
 
 

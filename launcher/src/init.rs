@@ -10,6 +10,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use crate::control::{self, Event, Order};
 use crate::cover::Covers;
+use crate::discard;
 use crate::plan::{Guard, GuardLost, Ids, Net, Plan};
 use crate::report::Refusal;
 use crate::steps::guards::{self, Placed};
@@ -135,7 +136,8 @@ fn build(launch: &mut Launch) -> Result<Vec<Placed>, Refusal> {
     if root.snapshot {
         control::send_event(control, &Event::Snapshot).map_err(|_| gone())?;
     }
-    control::send_listener(control, listener.as_raw_fd()).map_err(|_| gone())?;
+    let (places, used) = discard::before(&root, &plan.discards)?;
+    control::send_listener(control, listener.as_raw_fd(), &places, used).map_err(|_| gone())?;
     Ok(guards)
 }
 

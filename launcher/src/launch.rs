@@ -86,27 +86,7 @@ impl Session {
             wall_ms: wall_ms(&self.loaded.plan, args),
         };
         let (init, prepared) = self.fork(spawn, terminal.hand_over_at_start(), block)?;
-        let mut supervisor = Supervisor {
-            init,
-            control: outer,
-            errors: Some(errors),
-            signals,
-            terminal,
-            caller: args.caller_pidfd,
-            deadline: None,
-            entrance: None,
-            guards: self.loaded.plan.guards.clone(),
-            guard_lost: self.loaded.plan.guard_lost,
-            inside: Inside::default(),
-            command: 0,
-            snapshot: false,
-            status: None,
-            stop_asked: false,
-            ended: None,
-            limit: None,
-            lost: vec![],
-            degraded: vec![],
-        };
+        let mut supervisor = self.supervisor(init, (outer, errors, signals), terminal, args);
         let mapped = userns::map_box(init, self.loaded.plan.ids, &waiting);
         drop(prepared);
         match mapped.and_then(|()| self.drive(&mut supervisor, out, args)) {
@@ -116,6 +96,37 @@ impl Session {
                 supervisor.terminal.take_back();
                 Err(refusal)
             }
+        }
+    }
+
+    fn supervisor(
+        &self,
+        init: libc::pid_t,
+        (control, errors, signals): (OwnedFd, OwnedFd, OwnedFd),
+        terminal: Terminal,
+        args: &Args,
+    ) -> Supervisor {
+        Supervisor {
+            init,
+            control,
+            errors: Some(errors),
+            signals,
+            terminal,
+            caller: args.caller_pidfd,
+            deadline: None,
+            entrance: None,
+            guards: self.loaded.plan.guards.clone(),
+            guard_lost: self.loaded.plan.guard_lost,
+            inside: Inside::default(),
+            places: vec![],
+            command: 0,
+            snapshot: false,
+            status: None,
+            stop_asked: false,
+            ended: None,
+            limit: None,
+            lost: vec![],
+            degraded: vec![],
         }
     }
 

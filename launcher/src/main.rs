@@ -15,6 +15,7 @@ mod args;
 mod bpf;
 mod control;
 mod cover;
+mod discard;
 mod ending;
 mod errno;
 mod facts;

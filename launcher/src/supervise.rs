@@ -7,7 +7,8 @@
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-use crate::control::{self, Event, Order};
+use crate::control::{self, Event, Order, Used};
+use crate::discard::Place;
 use crate::inside::Inside;
 use crate::nest::{Entrance, Restored};
 use crate::plan::{Guard, GuardLost};
@@ -33,6 +34,8 @@ pub struct Supervisor {
     pub guards: Vec<Guard>,
     pub guard_lost: GuardLost,
     pub inside: Inside,
+    /// Private places whose content is counted at the end, in the plan's order.
+    pub places: Vec<Place>,
     pub command: libc::pid_t,
     /// The home is a list of binds, not an overlay.
     pub snapshot: bool,
@@ -182,7 +185,7 @@ impl Supervisor {
 
     fn event(&mut self, received: control::Received) {
         match received.event {
-            Event::Listening => received.fd.into_iter().for_each(|fd| self.inside.listen(fd)),
+            Event::Listening(used) => self.listening(used, received.fds),
             Event::Forked => self.command = received.pid,
             Event::Stopped(signal) => self.stopped(signal),
             Event::Continued => {}
@@ -192,6 +195,12 @@ impl Supervisor {
             Event::CpuLimit => self.limit(LimitHit::CpuTime),
             Event::Snapshot => self.snapshot = true,
         }
+    }
+
+    fn listening(&mut self, used: Vec<Used>, fds: Vec<OwnedFd>) {
+        let mut fds = fds.into_iter();
+        fds.next().into_iter().for_each(|fd| self.inside.listen(fd));
+        self.places = fds.zip(used).map(|(fd, before)| Place { fd, before }).collect();
     }
 
     /// At strict the box ends; else the guard is put back from outside. Both are recorded.

@@ -255,6 +255,11 @@ impl Root {
             .map_err(|e| denied("seal of", target, &e))
     }
 
+    /// The tmpfs of a row, by its target.
+    pub fn tmpfs(&self, target: &str) -> Option<RawFd> {
+        self.tmpfs.get(target).map(|fd| fd.as_raw_fd())
+    }
+
     /// Step 6: pivot_root(2) with both arguments "."; the old root is then on top of the new one.
     pub fn enter(&self) -> Result<(), Refusal> {
         let fail = |what: &str, e: &io::Error| Refusal::new("pivot_denied", what).io(e);
