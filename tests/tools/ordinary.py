@@ -28,7 +28,7 @@ class Job:
     tiers: Sequence[str] = TIERS
     net: str | None = "none"  # None: what the profile says
     env: Mapping[str, str] = field(default_factory=dict)  # of the caller
-    uses: Tool = Tool()
+    uses: Tool = field(default_factory=Tool)
     grants: Mapping[str, object] = field(default_factory=dict)
     check: Callable[[Actor, str], None] | None = None  # of what it left on the host
     gaps: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (caller, tier): the known gap that is shown instead

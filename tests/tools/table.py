@@ -53,7 +53,7 @@ GAPS = {
 @contextmanager
 def measured(tool: str, caller: str, tier: str, gap: str | None = None) -> Iterator[None]:
     """Open the row of one start; it says ``ok`` (or the gap) only when the work ended well."""
-    assert gap is None or (tool, caller) == (GAPS[gap].tool, GAPS[gap].caller) and tier in GAPS[gap].tiers, gap
+    assert gap is None or ((tool, caller) == (GAPS[gap].tool, GAPS[gap].caller) and tier in GAPS[gap].tiers), gap
     row = Row(tool=tool, caller=caller, tier=tier)
     ROWS.append(row)
     start = time.monotonic()
