@@ -43,6 +43,9 @@ class Gap:
 
 ROWS: list[Row] = []
 GAPS = {
+    "root-ssh-agent": Gap(
+        tool="git over ssh, agent", caller="root", tiers=("guarded", "strict"),
+        reason="ssh-agent asks the kernel who connects, and box root is nobody to the kernel: run git as the owner of the agent"),
     "root-opens-stdout-by-name": Gap(
         tool="/dev/stdout > elsewhere", caller="root", tiers=("standard", "guarded", "strict"),
         reason="box root is nobody to the kernel: it may use the descriptor of root's own file, not open the file again by a name; "
