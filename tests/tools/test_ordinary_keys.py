@@ -6,7 +6,6 @@ always lie; the box sees neither of them.
 
 from __future__ import annotations
 
-
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
