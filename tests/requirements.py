@@ -120,6 +120,12 @@ FIELD_F = (
     _field("F.forged_refusal", "a child that prints the launcher's refusal text and exits 125 is not believed", "KiroCrew"),
 )
 
+INSTALL = (
+    _field("install.wheel", "the wheel installs in an empty home and works at once; it names only platforms that its launcher runs on", "design, packaging"),
+    _field("install.elsewhere", "without a launcher every request is a typed refusal; a build that cannot make one makes no wheel", "design, packaging"),
+    _field("install.tools", "uv, uvx and pipx install the wheel into an empty home, and a box cannot change that install", "design, packaging"),
+)
+
 DEFERRED = (
     _later("later.nest.strict_in_standard", "strict asked inside standard is a real narrower box", "nested boxes"),
     _later("later.nest.foreign", "already inside another sandbox the answer is real or typed", "nested boxes"),
@@ -139,7 +145,7 @@ KNOWN_GAPS = {
     "no_debian_tools": "a tool of the system's packages is missing, and only root can install it",
 }
 
-NOW = PROMISES + LAUNCHER + FIELD_A + FIELD_B + FIELD_C + END + FIELD_F
+NOW = PROMISES + LAUNCHER + FIELD_A + FIELD_B + FIELD_C + END + FIELD_F + INSTALL
 BY_ID = {entry.id: entry for entry in NOW + DEFERRED}
 
 

@@ -96,7 +96,8 @@ CODES: dict[str, Code] = {
                               "make the state home writable"),
     "identity_invalid": Code("the caller's user or home cannot be found", "set HOME to an absolute path"),
     # the launch
-    "launcher_missing": Code("the launcher is not installed beside the package", "make build, or reinstall"),
+    "launcher_missing": Code("the launcher is not installed beside the package",
+                             "install a wheel made for Linux on x86_64 or aarch64; in a checkout: make build"),
     "launch_failed": Code("the launcher ended without saying why", "stockade doctor"),
     "receipt_invalid": Code("the launcher's report cannot be read", "reinstall; the versions may differ"),
     "timed_out": Code("the wall-clock limit ended the box", "raise the limit: --timeout, timeout=", EXIT_TIMED_OUT),

@@ -41,7 +41,7 @@ def launcher_path() -> str:
     """
     path = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "_bin", "stockade-launch")
     if not os.access(path, os.X_OK):
-        raise LaunchFailed("launcher_missing", f"launcher {path!r}: not an executable file")
+        raise LaunchFailed("launcher_missing", f"launcher {path!r}: got no executable file, expected one")
     return path
 
 
