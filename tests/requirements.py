@@ -126,6 +126,12 @@ INSTALL = (
     _field("install.tools", "uv, uvx and pipx install the wheel into an empty home, and a box cannot change that install", "design, packaging"),
 )
 
+LEARN = (
+    _field("learn.sees_what_strace_sees", "the names, calls and results that the tracer writes are those that strace sees in the same box", "learn"),
+    _field("learn.unnoticed", "a watched program sees the same signals, stops, ends, threads and errors as without", "learn"),
+    _field("learn.promises_hold", "a watched box keeps the promises of the same box unwatched, and one that cannot be watched runs nothing", "learn"),
+)
+
 DEFERRED = (
     _later("later.nest.strict_in_standard", "strict asked inside standard is a real narrower box", "nested boxes"),
     _later("later.nest.foreign", "already inside another sandbox the answer is real or typed", "nested boxes"),
@@ -145,7 +151,7 @@ KNOWN_GAPS = {
     "no_debian_tools": "a tool of the system's packages is missing, and only root can install it",
 }
 
-NOW = PROMISES + LAUNCHER + FIELD_A + FIELD_B + FIELD_C + END + FIELD_F + INSTALL
+NOW = PROMISES + LAUNCHER + FIELD_A + FIELD_B + FIELD_C + END + FIELD_F + INSTALL + LEARN
 BY_ID = {entry.id: entry for entry in NOW + DEFERRED}
 
 

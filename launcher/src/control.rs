@@ -58,6 +58,8 @@ pub enum Order {
     Cover { part: Vec<u8>, last: bool },
     /// What must be known before the command runs is known: start it.
     Start,
+    /// The command is watched: let it go on.
+    Traced,
     /// Send a signal to the command, or to its whole process group.
     Signal { number: i32, group: bool },
     /// The guard of this number was put back.
@@ -123,6 +125,7 @@ impl Order {
         match self {
             Order::Build => encode(b'b', 0, 0).to_vec(),
             Order::Start => encode(b's', 0, 0).to_vec(),
+            Order::Traced => encode(b't', 0, 0).to_vec(),
             Order::Signal { number, group } => encode(b'k', *number, u8::from(*group)).to_vec(),
             Order::Restored(index) => encode(b'r', *index as i32, 0).to_vec(),
             Order::Gone(index) => encode(b'x', *index as i32, 0).to_vec(),
@@ -137,6 +140,7 @@ impl Order {
         Ok(match decode(bytes)? {
             (b'b', ..) => Order::Build,
             (b's', ..) => Order::Start,
+            (b't', ..) => Order::Traced,
             (b'k', number, group) => Order::Signal { number, group },
             (b'r', index, _) => Order::Restored(index as u32),
             (b'x', index, _) => Order::Gone(index as u32),
@@ -341,6 +345,7 @@ mod tests {
         for order in [
             Order::Build,
             Order::Start,
+            Order::Traced,
             Order::Signal { number: 15, group: true },
             Order::Restored(3),
             Order::Cover { part: b"{}".to_vec(), last: true },

@@ -21,6 +21,7 @@ use crate::steps::mounts::Prepared;
 use crate::steps::{caps, limits, userns};
 use crate::supervise::{Step, Supervisor};
 use crate::terminal::Terminal;
+use crate::trace::{self, Tracer};
 use crate::{control, cover, ending, persist, sys, ulid, version};
 
 /// From so many rows on, the descriptors of a usual limit (1024) may not do.
@@ -73,10 +74,8 @@ impl Session {
         let mut terminal = Terminal::open();
         let env = std::mem::take(&mut self.env.env);
         let ours = [outer.as_raw_fd(), errors.as_raw_fd(), signals.as_raw_fd()];
-        let records = [out.report.descriptor(), out.spool.as_ref().map(Spool::descriptor), args.caller_pidfd];
-        let outer_fds = ours.into_iter().chain(records.into_iter().flatten()).collect();
         let spawn = Spawn {
-            outer_fds,
+            outer_fds: ours.into_iter().chain(handed_over(out, args)).collect(),
             inner,
             errors_in,
             prepared,
@@ -84,6 +83,7 @@ impl Session {
             env,
             box_json: &box_json,
             wall_ms: wall_ms(&self.loaded.plan, args),
+            traced: args.trace_fd.is_some(),
         };
         let (init, prepared) = self.fork(spawn, terminal.hand_over_at_start(), block)?;
         let mut supervisor = self.supervisor(init, (outer, errors, signals), terminal, args);
@@ -120,6 +120,7 @@ impl Session {
             inside: Inside::default(),
             places: vec![],
             command: 0,
+            tracer: None,
             snapshot: false,
             status: None,
             stop_asked: false,
@@ -163,6 +164,7 @@ impl Session {
             control: spawn.inner,
             errors: Some(spawn.errors_in),
             wall_ms: spawn.wall_ms,
+            traced: spawn.traced,
             ids,
             outer: spawn.outer_fds,
         };
@@ -197,6 +199,7 @@ impl Session {
         box_.deadline = wall.map(|wall| Instant::now() + wall + START_ROOM);
         loop {
             match box_.next() {
+                Step::Forked => watch(box_, args)?,
                 Step::Started => {
                     box_.deadline = wall.map(|wall| Instant::now() + wall);
                     self.record_launch(box_, out, args)?;
@@ -208,6 +211,7 @@ impl Session {
             }
         }
         box_.terminal.take_back();
+        box_.degraded.extend(box_.tracer.take().and_then(Tracer::finish));
         self.record_end(box_, out, &before);
         Ok(())
     }
@@ -215,6 +219,12 @@ impl Session {
 
 /// How long a command with a wall clock may take to start.
 const START_ROOM: Duration = Duration::from_secs(10);
+
+/// P0's descriptors that came from the caller.
+fn handed_over(out: &Out, args: &Args) -> impl Iterator<Item = RawFd> {
+    let spool = out.spool.as_ref().map(Spool::descriptor);
+    [out.report.descriptor(), spool, args.caller_pidfd, args.trace_fd].into_iter().flatten()
+}
 
 /// What the child's copy takes with it.
 struct Spawn<'a> {
@@ -226,6 +236,7 @@ struct Spawn<'a> {
     env: Vec<CString>,
     box_json: &'a str,
     wall_ms: Option<u64>,
+    traced: bool,
 }
 
 /// A name that is no pattern is the plan's fault, everything else the tree's.
@@ -234,6 +245,13 @@ fn unwatched(error: &std::io::Error) -> Refusal {
         std::io::ErrorKind::InvalidInput => Refusal::new("plan_invalid", "persistence").detail(error.to_string()),
         _ => Refusal::new("source_denied", "write root").io(error),
     }
+}
+
+/// Takes hold of the command before it runs, where the caller asked to see what it uses.
+fn watch(box_: &mut Supervisor, args: &Args) -> Result<(), Refusal> {
+    let Some(file) = args.trace_fd else { return Ok(()) };
+    box_.tracer = Some(trace::start(file, box_.command)?);
+    order(box_, &control::Order::Traced)
 }
 
 fn order(box_: &mut Supervisor, order: &control::Order) -> Result<(), Refusal> {

@@ -37,6 +37,7 @@ mod steps;
 mod supervise;
 mod sys;
 mod terminal;
+mod trace;
 mod ulid;
 mod version;
 mod watch;

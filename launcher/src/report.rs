@@ -68,6 +68,7 @@ pub const CODES: &[(&str, u8, &str)] = &[
     ("rlimit_denied", 12, "a limit is above the caller's own hard limit; ask for less"),
     ("seccomp_denied", 13, "the system call filter was refused"),
     ("chdir_denied", 14, "the working directory does not exist in the box; grant it or name another with --cwd"),
+    ("trace_denied", 13, "this host lets nobody trace processes (kernel.yama.ptrace_scope); run without watching"),
     ("exec_failed", 14, "check that the file is executable and that its interpreter exists in the box"),
     ("not_found", 14, "the command is not on the PATH of the box; `stockade why` shows what is granted"),
     ("interpreter_changed", 14, "the box finds another file under this name; name the command by its full path"),

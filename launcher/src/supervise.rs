@@ -15,6 +15,7 @@ use crate::plan::{Guard, GuardLost};
 use crate::report::{LimitHit, Outcome, Refusal};
 use crate::sys;
 use crate::terminal::Terminal;
+use crate::trace::Tracer;
 
 /// Sent to P0 by `Popen.kill()`: end the whole box now. SIGRTMAX-1; SIGKILL
 /// itself would end the box too, but leave nobody to write the end record.
@@ -37,6 +38,7 @@ pub struct Supervisor {
     /// Private places whose content is counted at the end, in the plan's order.
     pub places: Vec<Place>,
     pub command: libc::pid_t,
+    pub tracer: Option<Tracer>,
     /// The home is a list of binds, not an overlay.
     pub snapshot: bool,
     pub status: Option<i32>,
@@ -51,6 +53,8 @@ pub struct Supervisor {
 
 /// What the loop tells its caller, who writes the records.
 pub enum Step {
+    /// The command exists and waits at its gate.
+    Forked,
     /// The command runs; its pid is known.
     Started,
     Inside(Vec<u8>),
@@ -75,8 +79,14 @@ impl Supervisor {
                     return step;
                 }
             }
-            if ready.control && self.events() {
-                continue;
+            if ready.control {
+                let known = self.command;
+                if self.events() {
+                    if known != self.command {
+                        return Step::Forked;
+                    }
+                    continue;
+                }
             }
             if let Some(step) = self.serve_inside(ready.inside) {
                 return step;

@@ -158,6 +158,8 @@ CODES: dict[str, Code] = {
                                  "the kernel has less Landlock than the plan needs; ask for a new plan on this host"),
     "landlock_denied": Code("the Landlock ruleset was refused", "a Landlock rule was refused"),
     "rlimit_denied": Code("a limit could not be set", "a limit is above the caller's own hard limit; ask for less"),
+    "trace_denied": Code("the command cannot be watched on this host",
+                         "this host lets nobody trace processes (kernel.yama.ptrace_scope); run without watching"),
     "seccomp_denied": Code("the seccomp filter was refused", "the system call filter was refused"),
     "chdir_denied": Code("the working directory cannot be entered in the box",
                          "the working directory does not exist in the box; grant it or name another with --cwd"),

@@ -206,7 +206,8 @@ def _bad_plans(actor: Actor) -> dict[str, tuple[str, int, dict[str, Any]]]:
         "other interpreter": ("interpreter_changed", 14, {"executable": "/usr/bin/env"}),
         "promise without its facts": ("promise_not_kept", 14, {"promises": [*small_plan(actor)["promises"], missing]}),
         "landlock too new": ("landlock_unavailable", 11, {"landlock": small_plan(actor)["landlock"] | {"abi": 99}}),
-        "filter unknown": ("seccomp_denied", 13, {"seccomp": {"filter": "none"}}),
+        "filter unknown": ("plan_invalid", 0, {"seccomp": {"filter": "none"}}),
+        "filter for no command": ("plan_invalid", 0, {"seccomp": {"filter": "trace"}}),
         "no namespaces": ("plan_invalid", 0, {"namespaces": []}),
         "net mismatch": ("plan_invalid", 0, {"net": "host"}),
         "unknown field": ("plan_invalid", 0, {"surprise": 1}),
@@ -224,7 +225,7 @@ def _bad_plans(actor: Actor) -> dict[str, tuple[str, int, dict[str, Any]]]:
 
 PLANS = ("guard below a link", "guard with no possible name", "watched root missing", "watched root is a link", "variable that cannot be", "variable with NUL",
          "source missing", "source type", "source is a link", "source below a link", "no mount point", "mount point in the tree", "descriptor not open", "cwd missing",
-         "other interpreter", "promise without its facts", "landlock too new", "filter unknown", "no namespaces", "net mismatch", "unknown field", "unknown schema",
+         "other interpreter", "promise without its facts", "landlock too new", "filter unknown", "filter for no command", "no namespaces", "net mismatch", "unknown field", "unknown schema",
          "relative path", "dotted path", "no root row", "no rows", "unknown parameter", "unknown fact state", "unknown tier", "hidden name climbs")
 
 

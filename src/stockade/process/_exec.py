@@ -60,6 +60,7 @@ class Launch:
     tied: bool = True  # the box ends when this process does
     gated: bool = False  # the launcher waits for ``Box.release`` before it looks at the terminal
     degraded: tuple[str, ...] = ()  # what its end record cannot know
+    trace_fd: int | None = None  # a file of the caller's that takes the names which the command uses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
