@@ -129,6 +129,10 @@ INSTALL = (
 LEARN = (
     _field("learn.sees_what_strace_sees", "the names, calls and results that the tracer writes are those that strace sees in the same box", "learn"),
     _field("learn.unnoticed", "a watched program sees the same signals, stops, ends, threads and errors as without", "learn"),
+    _field("learn.profile_works", "a run with the learned profile works, and the profile holds no more than the run asked for", "learn"),
+    _field("learn.never_proposed", "credential stores, places that run code later and control sockets are told apart and never proposed", "learn"),
+    _field("learn.save_loses_nothing", "an existing profile is joined without losing a line, and one that cannot be read refuses before the run", "learn"),
+    _field("learn.ends_as_the_command", "learn ends as the command ended, 125 is Stockade's own failure, and a failed run names learn", "learn"),
     _field("learn.promises_hold", "a watched box keeps the promises of the same box unwatched, and one that cannot be watched runs nothing", "learn"),
 )
 

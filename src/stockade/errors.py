@@ -99,6 +99,8 @@ CODES: dict[str, Code] = {
     "launcher_missing": Code("the launcher is not installed beside the package",
                              "install a wheel made for Linux on x86_64 or aarch64; in a checkout: make build"),
     "launch_failed": Code("the launcher ended without saying why", "stockade doctor"),
+    "trace_invalid": Code("the tracer's lines cannot be read", "reinstall; the versions may differ"),
+    "profile_unsaved": Code("a learned profile could not be written", "check the directory's permissions"),
     "receipt_invalid": Code("the launcher's report cannot be read", "reinstall; the versions may differ"),
     "timed_out": Code("the wall-clock limit ended the box", "raise the limit: --timeout, timeout=", EXIT_TIMED_OUT),
     "command_failed": Code("the command ended with a status other than 0", "its own output says why", 1),

@@ -205,7 +205,7 @@ def after(receipt: Receipt, *, hints: bool) -> Iterator[str]:
         known = True
         yield "hint: --write DIR keeps what is written below DIR; a profile's [[state]] keeps a single file"
     if failed and hints and not known:
-        yield "hint: stockade why [--write] PATH says which rule denies a path, and the grant that changes it"
+        yield "hint: stockade learn -- CMD shows what was missing"
 
 
 def _lost_files(receipt: Receipt) -> int:
