@@ -42,12 +42,17 @@ class Gap:
 
 
 ROWS: list[Row] = []
+_EVERY = ("standard", "guarded", "strict")
+_SETGID = ("a setgid program of root would be root's to everybody; the system call filter sees modes and not what they are for, so box root "
+           "sets that bit on nothing, directories included")
 GAPS = {
+    "root-setgid": Gap(tool="setgid directories", caller="root", tiers=_EVERY, reason=_SETGID),
+    "root-setgid-git": Gap(tool="git init --shared", caller="root", tiers=_EVERY, reason=_SETGID),
     "root-ssh-agent": Gap(
         tool="git over ssh, agent", caller="root", tiers=("guarded", "strict"),
         reason="ssh-agent asks the kernel who connects, and box root is nobody to the kernel: run git as the owner of the agent"),
     "root-opens-stdout-by-name": Gap(
-        tool="/dev/stdout > elsewhere", caller="root", tiers=("standard", "guarded", "strict"),
+        tool="/dev/stdout > elsewhere", caller="root", tiers=_EVERY,
         reason="box root is nobody to the kernel: it may use the descriptor of root's own file, not open the file again by a name; "
                "a pipe helps: stockade run … | cat > file"),
 }
