@@ -33,6 +33,7 @@ mod session;
 mod sockets;
 mod spool;
 mod steps;
+mod stores;
 mod supervise;
 mod sys;
 mod terminal;
