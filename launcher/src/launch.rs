@@ -22,7 +22,7 @@ use crate::steps::{caps, limits, userns};
 use crate::supervise::{Step, Supervisor};
 use crate::terminal::Terminal;
 use crate::trace::{self, Tracer};
-use crate::{control, cover, ending, persist, sys, ulid, version};
+use crate::{control, cover, ending, persist, stores, sys, ulid, version};
 
 /// From so many rows on, the descriptors of a usual limit (1024) may not do.
 const MANY_ROWS: usize = 200;
@@ -60,7 +60,6 @@ pub fn main(words: &[&CStr], block: Block) -> i32 {
 
 impl Session {
     fn start(mut self, out: &Out, args: &Args, block: &Block) -> Result<i32, Refusal> {
-        let argv = args.argv.clone();
         let box_json = self.box_json(&out.run_id);
         let fail = |what: &'static str| move |e: std::io::Error| Refusal::new("fork_failed", what).io(&e);
         caps::join_keyring()?;
@@ -70,6 +69,7 @@ impl Session {
         if self.loaded.plan.mounts.len() > MANY_ROWS {
             self.start.files = limits::raise_files();
         }
+        let _stores = stores::hold(&self.loaded.plan)?; // kept to the end, here and by P1
         let (prepared, waiting) = userns::prepare(&self.loaded.plan)?;
         let mut terminal = Terminal::open();
         let env = std::mem::take(&mut self.env.env);
@@ -79,7 +79,7 @@ impl Session {
             inner,
             errors_in,
             prepared,
-            argv: &argv,
+            argv: &args.argv,
             env,
             box_json: &box_json,
             wall_ms: wall_ms(&self.loaded.plan, args),

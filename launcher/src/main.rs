@@ -34,6 +34,7 @@ mod session;
 mod sockets;
 mod spool;
 mod steps;
+mod stores;
 mod supervise;
 mod sys;
 mod terminal;

@@ -85,6 +85,7 @@ class Resolved:
     state: tuple[StateSpec, ...]
     inner_sandbox: tuple[InnerSandbox, ...]
     cache: str
+    cache_limit_bytes: int
     tmp: str
     on_persistence: str
     state_home: StateHome
