@@ -148,6 +148,7 @@ def _table(want: Want, hidden: tuple[hiding.Hidden, ...], found: guards.Guards,
     linux.reads(table, want, hidden, () if want.strict else (*want.read, *command.needs))
     linux.caches(table, want)
     writeroots.add(table, want, found.mounted)
+    linux.private(table, want)
     linux.sockets(table, want)
     for path, is_dir in sorted(found.masks.items()):
         table.add(rows.mask(path, is_dir=is_dir))
@@ -245,17 +246,18 @@ def command_line(resolved: Resolved, argv: tuple[str, ...]) -> tuple[str, ...]:
     return (argv[0], *extra, *argv[1:])
 
 
-def own_switch(inner: InnerSandbox, argv: tuple[str, ...]) -> bool:
-    """Tell whether the caller gave that switch with a value of their own, which then stands."""
-    return bool(inner.args) and inner.args[0] in argv[1:]
+def own_switch(inner: InnerSandbox, argv: tuple[str, ...]) -> str | None:
+    """Return the word by which the caller chose that sandbox, which then stands; None when there is none."""
+    words = (*inner.args[:1], *inner.own)
+    return next((name for name in (word.partition("=")[0] for word in argv[1:]) if name in words), None)
 
 
 def _notes(resolved: Resolved) -> list[str]:
     argv = resolved.request.argv
-    found = [f"inner sandbox: {inner.args[0]!r} is the caller's own, so its sandbox is not switched {inner.mode}"
-             for inner in resolved.inner_sandbox if own_switch(inner, argv)]
-    found += [f"inner sandbox {inner.mode}: {inner.note}" for inner in resolved.inner_sandbox
-              if inner.note and not own_switch(inner, argv)]
+    own = [(inner, own_switch(inner, argv)) for inner in resolved.inner_sandbox]
+    found = [f"inner sandbox: {word!r} is the caller's own, so its sandbox is not switched {inner.mode}"
+             for inner, word in own if word]
+    found += [f"inner sandbox {inner.mode}: {inner.note}" for inner, word in own if inner.note and not word]
     return found
 
 

@@ -67,7 +67,7 @@ def gather(resolved: Resolved, host: HostFacts, tier: Tier,
         spelled=_spelled(resolved), sockets=socket_paths(resolved, env),
         devices=_existing(resolved.devices, "device", resolved),
         allow=frozenset(item.value for item in resolved.allow),
-        caches=caches(resolved, write), generated=generated, limits=resolved.limits,
+        caches=caches(resolved, write), private=_private(resolved, write), generated=generated, limits=resolved.limits,
         tmp_bytes=size, tmp_disk=kind == "disk", on_persistence=resolved.on_persistence,
         fds=tuple(sorted(resolved.request.pass_fds)), landlock_abi=host.landlock_abi,
         ram_bytes=host.ram_bytes, notes=notes,
@@ -270,6 +270,12 @@ def caches(resolved: Resolved, write: tuple[str, ...]) -> tuple[Cache, ...]:
                            upper=os.path.join(place, "upper") if keep else "",
                            work=os.path.join(place, "work") if keep else ""))
     return tuple(found)
+
+
+def _private(resolved: Resolved, write: tuple[str, ...]) -> tuple[str, ...]:
+    """Directories inside the write roots of which the box gets an empty one; a missing one has nothing to reach."""
+    found = (os.path.realpath(path) for path in resolved.private)
+    return tuple(path for path in found if path not in write and below_any(path, write) and os.path.isdir(path))
 
 
 def _cache_places(resolved: Resolved, env: Mapping[str, str], write: tuple[str, ...]) -> dict[str, str]:

@@ -83,6 +83,7 @@ class Resolved:
     caches: tuple[CacheSpec, ...]
     config: tuple[ConfigSpec, ...]
     state: tuple[StateSpec, ...]
+    private: tuple[str, ...]
     inner_sandbox: tuple[InnerSandbox, ...]
     cache: str
     cache_limit_bytes: int
