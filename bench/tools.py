@@ -21,6 +21,7 @@ from pathlib import Path
 
 import inside
 import others
+
 import stuck
 import warm
 from rows import Row, World
