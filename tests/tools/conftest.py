@@ -7,11 +7,13 @@ import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from conftest import skip_for_gap
 from support.builders import Stage
+from tools import table
 from tools.support import Tool
 
 WAIT_S = 300
@@ -86,3 +88,16 @@ def _fetch(argv: Sequence[str]) -> str:
     done = subprocess.run(argv, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0, (argv, done.stdout[-2000:], done.stderr[-2000:])
     return done.stdout
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print what the tools did and what it cost."""
+    if made := table.lines():
+        terminalreporter.section("tools in boxes")
+        for line in made:
+            terminalreporter.write_line(line)
+
+
+def pytest_sessionfinish() -> None:
+    """Leave the table for programs."""
+    table.write()

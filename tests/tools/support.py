@@ -9,12 +9,12 @@ is judged by planted secrets and by files on the host.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from support.actors import Actor, make_repository
 from support.boxes import BoxRun
+from tools.table import BARE, measured
 
 TIERS = ("strict", "guarded")
 LIMIT_S = 240
@@ -71,18 +71,20 @@ def siege(actor: Actor, work: Work) -> None:
         actor.remove(f"{actor.home}/{place}")
     actor.remove(f"{actor.home}/work/tool")
     tree = make_repository(actor, f"{actor.home}/work/tool")
-    clock = {"bare": _timed(lambda: _bare(actor, tree, work))}
+    with measured(work.commands[0][0], actor.name, BARE):
+        _bare(actor, tree, work)
     loot = _plant(actor, tree, work, keep=True)
     missing = {KEY, TOKEN, "wrote-bashrc", "wrote-hook"} - set(loot.split())
     assert not missing, f"the attack should have worked without a box: {missing}"
     for tier in TIERS:
         _lay_caches(actor, work, aside=tier == "strict")
         _plant(actor, tree, work)
-        clock[tier] = _timed(lambda tier=tier: _boxed(actor, tree, work, tier, work.commands, None))
+        with measured(work.commands[0][0], actor.name, tier):
+            _boxed(actor, tree, work, tier, work.commands, None)
         for name in work.clean:
             actor.remove(f"{tree}/{name}")
-        clock[f"{tier} again"] = _timed(lambda tier=tier: _boxed(actor, tree, work, tier, work.warm or work.commands, "none"))
-    print(f"{work.commands[0][0]} {actor.name}", {name: round(value, 1) for name, value in clock.items()})
+        with measured(work.commands[0][0], actor.name, f"{tier}, again"):
+            _boxed(actor, tree, work, tier, work.warm or work.commands, "none")
 
 
 def _lay_caches(actor: Actor, work: Work, *, aside: bool) -> None:
@@ -95,12 +97,6 @@ def _lay_caches(actor: Actor, work: Work, *, aside: bool) -> None:
         elif target.exists():
             actor.remove(f"{actor.home}/{place}")
             target.rename(source)
-
-
-def _timed(step: object) -> float:
-    start = time.monotonic()
-    step()  # type: ignore[operator]
-    return time.monotonic() - start
 
 
 def _plant(actor: Actor, tree: str, work: Work, *, keep: bool = False) -> str:
@@ -120,10 +116,14 @@ def _plant(actor: Actor, tree: str, work: Work, *, keep: bool = False) -> str:
     return taken
 
 
+def forwarded() -> dict[str, str]:
+    """What every tool of the test run is given of its environment."""
+    return {name: os.environ[name] for name in FORWARDED if name in os.environ}
+
+
 def _environment(actor: Actor, work: Work) -> dict[str, str]:
-    given = {name: os.environ[name] for name in FORWARDED if name in os.environ}
     token = f"{actor.home}/{work.tokens[0]}" if work.tokens else f"{actor.home}/.netrc"
-    return {**actor.env, **given, **work.tool.env, "TOKEN_FILE": token, "PATH": ":".join([*work.tool.path, actor.env["PATH"]])}
+    return {**actor.env, **forwarded(), **work.tool.env, "TOKEN_FILE": token, "PATH": ":".join([*work.tool.path, actor.env["PATH"]])}
 
 
 def _bare(actor: Actor, tree: str, work: Work) -> None:

@@ -31,7 +31,7 @@ from stockade.plan import (
 from stockade.plan.landlock import ruleset
 from stockade.plan.states import promise_rows
 from stockade.plan.table import Table
-from stockade.plan.want import Want, is_below
+from stockade.plan.want import Want, below_any, is_below
 from stockade.plan.witness import Witness
 from stockade.rules.profile import InnerSandbox
 from stockade.rules.resolve import Resolved
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from stockade.host.facts import HostFacts
 
 SCHEMA = "stockade.plan.v1"
+MAX_DISCARDS = 32  # the launcher hands over no more
 NAMESPACES = ("cgroup", "ipc", "mount", "pid", "user", "uts")
 LIMITS = ("processes", "files", "cpu_time_s", "memory_bytes", "address_space_bytes", "wall_ms")
 
@@ -100,8 +101,9 @@ def compile_plan(resolved: Resolved, host: HostFacts, decision: Decision,
     promises = promise_rows(want, opened, found.lost)
     table = _table(want, hidden, found, (command, tools), resolved)
     later = appearing.plan_rows(want) if stored else []
-    plan = {**_plan(want, _within_memory(table.finish(), want), found, command, keep_env), "promises": promises,
-            "appearing": later}
+    mounts = _within_memory(table.finish(), want)
+    plan = {**_plan(want, mounts, found, command, keep_env), "promises": promises, "appearing": later,
+            "discards": _discards(mounts, want)}
     _parametrise(plan, want.workspace)
     inputs.make_cache_dirs(want, resolved)
     data = canonical.canonical(plan)
@@ -199,6 +201,15 @@ def _executable(want: Want, table: list[rows.Row], command: discover.Command) ->
     return command.canonical if shown else None
 
 
+def _discards(table: list[rows.Row], want: Want) -> list[str]:
+    """Private places of a home that look as if they were kept; a cache that was asked to go is none."""
+    gone = [item.path for item in want.caches if not item.upper]
+    homes = tuple(home for home in want.homes if home != "/")
+    found = [row["target"] for row in table if row["kind"] == "tmpfs" and "ro" not in row["attrs"]
+             and below_any(row["target"], homes) and row["target"] not in gone]
+    return found[:MAX_DISCARDS]
+
+
 def _parametrise(plan: dict[str, Any], workspace: str | None) -> None:
     """Replace the workspace by ``@ws`` wherever a path lies in it."""
     if workspace is None:
@@ -217,6 +228,7 @@ def _parametrise(plan: dict[str, Any], workspace: str | None) -> None:
         guard["path"] = short(guard["path"])
     for item in (*plan["persistence"], *plan["appearing"]):
         item["root"] = short(item["root"])
+    plan["discards"] = [short(path) for path in plan["discards"]]
     for rule in (plan["landlock"] or {"rules": []})["rules"]:
         rule["path"] = short(rule["path"])
     # The real working directory travels on the command line: one plan for every subdirectory.

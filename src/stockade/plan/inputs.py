@@ -297,14 +297,20 @@ def identity_of(resolved: Resolved) -> str:
 
 
 def make_cache_dirs(want: Want, resolved: Resolved) -> None:
-    """Create the directories of the identity's caches, and a note of whose they are."""
-    if any(item.upper for item in want.caches):
-        base = os.path.join(os.path.realpath(resolved.state_home.caches), identity_of(resolved))
-        note = os.path.join(base, "identity.json")
-        os.makedirs(base, mode=0o700, exist_ok=True)
-        if not os.path.exists(note):
-            data = {"profiles": list(resolved.profiles), "workspace": resolved.workspace}
-            atomic_write(note, json.dumps(data, sort_keys=True).encode())
+    """Create the directories of the identity's caches, and a note of whose they are.
+
+    The launcher makes what is missing by then; ``check`` looks at them without a launcher.
+    """
+    if not any(item.upper for item in want.caches):
+        return
+    base = os.path.join(os.path.realpath(resolved.state_home.caches), identity_of(resolved))
+    note = os.path.join(base, "identity.json")
+    os.makedirs(base, mode=0o700, exist_ok=True)
+    if os.path.islink(base):
+        return  # the launcher will refuse it; nothing is written where it leads
+    if not os.path.exists(note):
+        data = {"profiles": list(resolved.profiles), "workspace": resolved.workspace}
+        atomic_write(note, json.dumps(data, sort_keys=True).encode())
     for item in want.caches:
         for path in (item.upper, item.work):
             if path:

@@ -181,11 +181,24 @@ def resolver(table: Table, want: Want) -> None:
 
 
 def sockets(table: Table, want: Want) -> None:
-    """Granted sockets, at their own path."""
+    """Granted sockets, at their own path; a directory that is the user's alone stays that.
+
+    gpg looks at its mode, and starts an agent of its own where others could bind a name.
+    """
     for path in want.sockets:
+        place = os.path.dirname(path)
+        if place not in table.targets() and _is_own_alone(place):
+            table.add(rows.directory(place, "0700"))
         # connect() needs the right to write the socket's inode: a root caller needs the id map.
         table.add(rows.bind(path, attrs=("nodev", "nosuid", "noexec"), kind="socket", recursive=False,
                             idmap=want.ids.shifted, owner=owner_of(path)))
+
+
+def _is_own_alone(path: str) -> bool:
+    try:
+        return stat.S_IMODE(os.lstat(path).st_mode) & 0o077 == 0
+    except OSError:
+        return False
 
 
 def private(table: Table, want: Want) -> None:
@@ -220,8 +233,9 @@ def host_view(table: Table, want: Want, hidden: tuple[Hidden, ...]) -> None:
     _mail(table, want)
     if want.ids.shifted:
         # Root's own files are not its any more: what it was granted by name needs the id map.
+        # A write root is mapped already and masks what is hidden in it.
         for path in want.read:
-            if not below_any(path, homes):
+            if not below_any(path, [*homes, *want.write]):
                 table.add(*show(path, want, hidden=hidden))
     _ssh(table, want)
 

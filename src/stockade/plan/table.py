@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 
 from stockade.errors import Refused
-from stockade.plan.rows import Row, depth, directory, parents
+from stockade.plan.rows import READ_ONLY, Row, depth, directory, parents
 
 _OWN = frozenset({"tmpfs", "dev"})
 _MADE = frozenset({"dir", "file", "symlink"})
@@ -108,6 +108,11 @@ def _place(row: Row, made: dict[str, Row], done: list[Row]) -> None:
         row["create"] = False
     if os.path.lexists(row["target"]):
         return
+    if row["kind"] in ("cache", "tmpfs") and _is_plain_view(above):
+        # A toolchain whose cache lies below it and is still to be made: pnpm's home and its store.
+        above.update(kind="overlay", hide=[], dirs=[])
+        for name in ("attrs", "type", "recursive", "optional"):
+            del above[name]
     if above["kind"] == "overlay" and is_directory(row):
         name = row["target"][len(above["target"].rstrip("/")) + 1:]
         above["dirs"] = sorted({*above["dirs"], name})
@@ -117,6 +122,12 @@ def _place(row: Row, made: dict[str, Row], done: list[Row]) -> None:
     raise Refused("mount_point_missing",
                   f"mount point {row['target']!r}: does not exist below {above['target']!r}",
                   hint="create the directory on the host, or drop the grant")
+
+
+def _is_plain_view(row: Row) -> bool:
+    """Tell whether an overlay shows the same as this bind: a directory at its own place, read-only."""
+    return (row["kind"] == "bind" and row["source"] == row["target"] and row["attrs"] == sorted(READ_ONLY)
+            and os.path.isdir(row["source"]))
 
 
 def is_directory(row: Row) -> bool:

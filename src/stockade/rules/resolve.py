@@ -87,7 +87,7 @@ class _Resolver:
             cwd=roots.cwd, write_roots=roots.write_roots, read=roots.read, hide=hide,
             devices=devices, sockets=sockets, allow=allow, accept=self._accept(),
             env_keep=self._env_keep(sockets, allow, given), set_env=given, profile_set_env=literal,
-            limits=self._limits(), **self._specs(), **simple,
+            limits=self._limits(), **self._specs(), **simple, cache_limit_bytes=settings.cache_limit_bytes,
             state_home=settings.state_home, config_home=self.places.config_home, policy=self.policy,
             notes=tuple(dict.fromkeys(self.notes)), values=self.values, unnarrowed=self.unnarrowed)
 

@@ -86,6 +86,7 @@ class Resolved:
     private: tuple[str, ...]
     inner_sandbox: tuple[InnerSandbox, ...]
     cache: str
+    cache_limit_bytes: int
     tmp: str
     on_persistence: str
     state_home: StateHome

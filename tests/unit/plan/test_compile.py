@@ -134,6 +134,20 @@ def test_a_voiding_grant_needs_the_callers_word(place: Path) -> None:
     assert row["state"] == "waived"
 
 
+@pytest.mark.parametrize("mode", ["0700", "0755"])
+def test_the_directory_of_a_granted_socket_is_as_private_as_on_the_host(place: Path, mode: str) -> None:
+    """gpg does not use an agent in a directory that others could write names into."""
+    import socket
+
+    (place / "agents").mkdir()
+    (place / "agents").chmod(int(mode, 8))
+    with socket.socket(socket.AF_UNIX) as listener:
+        os.chdir(place / "agents")
+        listener.bind("s")
+        made = rows(compiled(place / "work", tier="strict", sockets=[str(place / "agents" / "s")]), "dir")
+    assert made[f"{place}/agents"]["mode"] == mode
+
+
 def test_the_network_decides_namespace_and_resolver(place: Path) -> None:
     none, host = compiled(place / "work", net="none"), compiled(place / "work", net="host")
     assert "net" in none.plan["namespaces"] and "net" not in host.plan["namespaces"]

@@ -44,6 +44,17 @@ def test_an_overlay_carries_the_directories_that_something_is_mounted_on(tmp_pat
     assert overlay["dirs"] == ["a/b"]
 
 
+def test_a_private_directory_below_a_shown_one_needs_no_name_on_the_host(tmp_path: Path) -> None:
+    """pnpm's home is a toolchain; its store, a cache below it, may not be there yet."""
+    done = finished(rows.bind(str(tmp_path)), rows.tmpfs(str(tmp_path / "store"), size_bytes=1))
+    shown = next(row for row in done if row["target"] == str(tmp_path))
+    assert shown == rows.overlay(str(tmp_path), hide=(), dirs=["store"], create=True)
+    assert list(tmp_path.iterdir()) == []
+    for writable in (rows.bind(str(tmp_path), attrs=rows.SAFE), rows.bind(str(tmp_path), "/elsewhere")):
+        with pytest.raises(Refused):
+            finished(writable, rows.tmpfs(f"{writable['target']}/store", size_bytes=1))
+
+
 def test_of_two_rows_on_one_target_the_later_stays() -> None:
     done = finished(rows.bind("/usr", "/x"), rows.bind("/etc", "/x"))
     assert [row["source"] for row in done if row["target"] == "/x"] == ["/etc"]
