@@ -141,6 +141,12 @@ CACHES = (
     _field("caches.limit", "over the size limit the least recently used cache goes, never one that a live box has mounted", "tiers, caches"),
 )
 
+AGENTS = (
+    _field("agents.own_sign_in", "a coding agent works at guarded and strict, and its commands, hooks and servers get its own sign-in and nobody else's", "agents, profiles"),
+    _field("agents.later_sessions", "what an agent runs in a later or live session outside cannot be changed from its box unless that is allowed", "agents, profiles"),
+    _field("agents.inner_sandbox", "a program with a sandbox of its own works with it off, and that is said", "platforms, inner sandboxes"),
+)
+
 DEFERRED = (
     _later("later.nest.strict_in_standard", "strict asked inside standard is a real narrower box", "nested boxes"),
     _later("later.nest.foreign", "already inside another sandbox the answer is real or typed", "nested boxes"),
@@ -160,7 +166,7 @@ KNOWN_GAPS = {
     "no_debian_tools": "a tool of the system's packages is missing, and only root can install it",
 }
 
-NOW = PROMISES + LAUNCHER + FIELD_A + FIELD_B + FIELD_C + END + FIELD_F + INSTALL + LEARN + CACHES
+NOW = PROMISES + LAUNCHER + FIELD_A + FIELD_B + FIELD_C + END + FIELD_F + INSTALL + LEARN + CACHES + AGENTS
 BY_ID = {entry.id: entry for entry in NOW + DEFERRED}
 
 
