@@ -197,6 +197,7 @@ def after(receipt: Receipt, *, hints: bool) -> Iterator[str]:
         yield f"guards were replaced from outside and put back: {' '.join(end['guard_lost'][:_SHOWN])}"
     if end.get("limit_hit"):
         known = True
+    if end.get("limit_hit") not in (None, "wall"):  # the launcher itself says that the time was up
         yield f"ended by the {str(end['limit_hit']).replace('_', ' ')} limit"
     if _lost_files(receipt):
         yield f"written to the private home and thrown away: {_thrown_away(receipt, shown=_SHOWN)}"
