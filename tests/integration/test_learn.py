@@ -174,6 +174,27 @@ def test_the_network_and_a_grant_that_was_used_are_in_the_profile(actor: Actor) 
 
 
 @requirement("learn.profile_works")
+def test_at_guarded_a_cache_is_learned_and_a_missing_base_directory_is_told(actor: Actor) -> None:
+    write = ["--", "sh", "-c", "mkdir -p ~/.cache/mytool && echo x >>~/.cache/mytool/runs && wc -l <~/.cache/mytool/runs"]
+    actor.remove(f"{actor.home}/.cache")
+    told = stockade(actor, "learn", *write)
+    assert told.status == 1 and f"not proposed: write {actor.home}/.cache: every program's directory" in told.err
+    actor.make_dir(f"{actor.home}/.cache")
+    assert stockade(actor, "learn", "--save", "cached", *write).status == 1
+    for count in (1, 2):
+        assert stockade(actor, "run", "--profile", "cached", *write).out == f"{count}\n"
+    assert not actor.host(f"{actor.home}/.cache/mytool").exists()
+
+
+@requirement("learn.profile_works")
+def test_a_name_that_was_looked_up_without_a_network_is_told_with_the_option(user: Actor) -> None:
+    look = f"{PYTHON} -c 'import socket; socket.getaddrinfo(\"example.org\", 80)' 2>/dev/null; {PYTHON} -c pass"
+    report = _learn(user, "--json", "--", "sh", "-c", look).json()
+    assert report["proposals"] == [] and [row["option"] for row in report["not_proposed"]] == [["--net", "host"]]
+    assert _learn(user, "--json", "--", PYTHON, "-c", "pass").json()["not_proposed"] == []
+
+
+@requirement("learn.profile_works")
 def test_a_link_of_the_home_is_granted_as_it_is_spelled(actor: Actor) -> None:
     actor.put(f"{actor.home}/dotfiles/mytool/conf", "linked\n")
     actor.sh("mkdir -p ~/.config && ln -sfn ../dotfiles/mytool ~/.config/mytool")
@@ -232,6 +253,13 @@ def test_failures_of_our_own_are_125_and_one_line(actor: Actor) -> None:
         done = stockade(actor, "learn", *words)
         assert (done.status, done.out, done.err.count("\n")) == (status, "", 1), done
         assert f"{code}: " in done.err
+
+
+@requirement("learn.ends_as_the_command")
+def test_a_time_limit_and_a_temp_on_disk_work_under_learn(actor: Actor) -> None:
+    done = stockade(actor, "learn", "--timeout", "700ms", "--tmp", "disk", "--", "sh", "-c", "echo x >/tmp/x && cat /tmp/x; exec sleep 60")
+    assert (done.status, done.out) == (124, "x\n") and "stockade: learn: nothing was missing" in done.err
+    assert stockade(actor, "ps").out.count("sleep") == 0
 
 
 @requirement("learn.ends_as_the_command")
