@@ -120,17 +120,18 @@ def test_a_package_that_npm_installs_from_the_home_is_learned(actor: Actor) -> N
 
 @requirement("learn.never_proposed")
 def test_listed_names_are_told_apart_and_never_granted(actor: Actor) -> None:
-    for path in (".aws/credentials", ".ssh/id_ed25519", ".bashrc", ".config/app/a", ".config/app/b", ".config/app/c"):
+    for path in (".local/bin/mine", ".aws/credentials", ".ssh/id_ed25519", ".bashrc", ".config/app/a", ".config/app/b", ".config/app/c"):
         actor.put(f"{actor.home}/{path}", "x\n")
     actor.put(f"{actor.workspace}/.env", "TOKEN=1\n")
     control = f"{actor.env['XDG_RUNTIME_DIR']}/docker.sock"
     actor.agent.do("listen", path=control)
-    script = (f"cat ~/.aws/credentials ~/.ssh/id_ed25519 .env ~/.config/app/a ~/.config/app/b ~/.config/app/c; echo y >>~/.bashrc; ls ~ ~/.config\n"
+    script = (f"cat ~/.aws/credentials ~/.ssh/id_ed25519 .env ~/.config/app/a ~/.config/app/b ~/.config/app/c; echo y >>~/.bashrc; echo y >>~/.local/bin/mine; ls ~ ~/.config\n"
               f"{PYTHON} -c 'import socket; socket.socket(socket.AF_UNIX).connect(\"{control}\")'")
-    done = _learn(actor, "--json", "--save", "careful", "--", "sh", "-c", script)
+    path = f"{actor.home}/.local/bin:{actor.env['PATH']}"
+    done = _learn(actor, "--json", "--save", "careful", "--", "sh", "-c", script, env=environment(actor, PATH=path))
     report = done.json()
     told = {os.path.relpath(row["path"], actor.home): row for row in report["not_proposed"]}
-    assert {".aws/credentials", ".ssh/id_ed25519", ".bashrc", "work/repo/.env", os.path.relpath(control, actor.home)} <= told.keys(), report
+    assert {".local/bin/mine", ".aws/credentials", ".ssh/id_ed25519", ".bashrc", "work/repo/.env", os.path.relpath(control, actor.home)} <= told.keys(), report
     # Three files of one directory are the directory.
     assert report["proposals"][0]["value"] == f"{actor.home}/.config/app" and len(report["proposals"]) == 1
     assert _profile(actor, "careful")["read"] == ["~/.config/app"]
@@ -140,7 +141,7 @@ def test_listed_names_are_told_apart_and_never_granted(actor: Actor) -> None:
         opened = stockade(actor, "run", "--tier", "strict", *option, "--", "cat", f"{actor.home}/{name}")
         assert opened.status == 0, (option, opened)
     actor.agent.do("forget", path=control)
-    for path in (".aws", ".ssh/id_ed25519", ".bashrc", ".config/app", "work/repo/.env"):
+    for path in (".local/bin", ".aws", ".ssh/id_ed25519", ".bashrc", ".config/app", "work/repo/.env"):
         actor.remove(f"{actor.home}/{path}")
 
 

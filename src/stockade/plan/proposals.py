@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable
 
 from stockade.frozen import dataclass
+from stockade.plan.hiding import parents
 from stockade.plan.listed import Listed
 from stockade.plan.needs import Need, nearest_directory
 from stockade.plan.want import below_any, is_below
@@ -107,11 +108,11 @@ class Proposer:
 
     def _collapsed(self, paths: set[str]) -> list[str]:
         while True:
-            paths = {path for path in paths if not any(path != other and is_below(path, other) for other in paths)}
-            parents: dict[str, int] = {}
+            paths = {path for path in paths if paths.isdisjoint(parents(path))}
+            names: dict[str, int] = {}
             for path in paths:
-                parents[os.path.dirname(path)] = parents.get(os.path.dirname(path), 0) + 1
-            many = {parent for parent, count in parents.items()
+                names[os.path.dirname(path)] = names.get(os.path.dirname(path), 0) + 1
+            many = {parent for parent, count in names.items()
                     if count >= MANY and not self.wide(parent) and not is_system(parent)}
             if not many:
                 return sorted(paths)
