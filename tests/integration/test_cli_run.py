@@ -271,7 +271,7 @@ def test_the_first_line_on_a_terminal_says_what_is_kept(actor: Actor) -> None:
 
 def test_a_failed_command_gets_one_exact_hint(actor: Actor) -> None:
     with terminal(actor, "run", "sh", "-c", "exit 3") as screen:
-        assert "stockade why" in screen.read_until("changes it")
+        assert "hint: stockade learn -- CMD" in screen.read_until("was missing")
         assert screen.wait() == 3
     with terminal(actor, "run", "sh", "-c", "echo x > .envrc; exit 3") as screen:
         seen = screen.read_until("stockade show ")
