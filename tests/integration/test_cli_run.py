@@ -53,7 +53,7 @@ WRONG = [
     (["--net", "off", "true"], "value_invalid", "did you mean 'none'?"),
     (["--net", "hosts", "true"], "value_invalid", "did you mean 'host'?"),
     (["--publish", "8080", "true"], "publish_unsupported", "host"),
-    (["--on-persistence", "quarantine", "true"], "persistence_unsupported", "report"),
+    (["--on-persistence", "quarantined", "true"], "value_invalid", "quarantine"),
     (["--timeout", "soon", "true"], "value_invalid", "--timeout"),
     (["--memory", "2X", "true"], "value_invalid", "--memory"),
     (["--pids", "0", "true"], "value_invalid", "--pids"),

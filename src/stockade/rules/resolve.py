@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 __all__ = ["CacheSpec", "ConfigSpec", "Resolved", "StateSpec", "resolve"]
 
 _BUILT_IN = {"cache": "keep", "tmp": "memory", "on_persistence": "report"}
+# What they run is chosen by somebody else: what it leaves for later is moved away, not only reported.
+_QUARANTINED = frozenset({Caller.REPOSITORY, Caller.GENERATED, Caller.DOCUMENT})
 
 
 def resolve(request: Request, settings: Settings | None = None) -> Resolved:
@@ -79,7 +81,7 @@ class _Resolver:
         allow = self._words("allow", self.request.allow)
         self._say_where_the_record_goes()
         literal, given = self._set_env()
-        simple: dict[str, Any] = self._simple()
+        simple: dict[str, Any] = self._simple(caller)
         settings = self.settings
         return Resolved(
             request=self.request, tier=tier, asked=self.request.tier, caller=caller, net=net,
@@ -348,13 +350,18 @@ class _Resolver:
                 found[name], self.values[f"limits.{name}"] = most, Sourced(value=most, origin="narrow")
         return found
 
-    def _simple(self) -> dict[str, str]:
+    def _simple(self, caller: str) -> dict[str, str]:
         order = ("off", "ephemeral", "keep")
-        narrower = {"cache": lambda value, rest: order.index(value) <= order.index(rest or "keep")}
+        defaults = {key: Sourced(value=value, origin="built in") for key, value in _BUILT_IN.items()}
+        if caller in _QUARANTINED:
+            defaults["on_persistence"] = Sourced(value="quarantine", origin=f"class {caller}")
+        narrower = {"cache": lambda value, rest: order.index(value) <= order.index(rest or "keep"),
+                    # `fail` leaves things where they are, so it is no narrower than quarantine.
+                    "on_persistence": lambda value, rest: (rest or defaults["on_persistence"].value) == "report"}
         found = {}
-        for key, default in _BUILT_IN.items():
+        for key, default in defaults.items():
             value = self._scalar(key, narrower.get(key, lambda value, rest: False))
-            self.values[key] = value or Sourced(value=default, origin="built in")
+            self.values[key] = value or default
             found[key] = str(self.values[key].value)
         return found
 

@@ -452,6 +452,21 @@ def test_what_the_request_left_open_is_built_in(world: World) -> None:
     assert got.values["tmp"].origin == "built in"
 
 
+@pytest.mark.parametrize(("caller", "mode"), [("operator", "report"), ("agent", "report"), ("app", "report"), ("mcp_server", "report"),
+                                               ("repository", "quarantine"), ("generated", "quarantine"), ("document", "quarantine")])
+def test_what_others_chose_to_run_has_its_new_persistence_points_moved_away(world: World, caller: str, mode: str) -> None:
+    got = world.resolve(caller=caller)
+    assert (got.on_persistence, got.values["on_persistence"].origin) == (mode, "built in" if mode == "report" else f"class {caller}")
+    assert world.resolve(caller=caller, on_persistence="fail").on_persistence == "fail"
+
+
+@pytest.mark.parametrize(("caller", "project", "mode"), [("operator", "fail", "fail"), ("operator", "quarantine", "quarantine"),
+                                                         ("repository", "fail", "quarantine"), ("repository", "report", "quarantine")])
+def test_an_untrusted_project_may_only_ask_for_more_than_a_report(world: World, caller: str, project: str, mode: str) -> None:
+    (world.repo / ".stockade.toml").write_text(f'on_persistence = "{project}"\n')
+    assert world.resolve(caller=caller).on_persistence == mode
+
+
 def test_resolving_creates_nothing_on_disk(world: World) -> None:
     before = sorted(str(p) for p in world.home.rglob("*"))
     world.resolve("npm", "ci")
