@@ -132,6 +132,8 @@ DEFERRED = (
 KNOWN_GAPS = {
     "no_root_caller": "the suite runs as an ordinary user; root as a caller needs root",
     "not_x86_64": "this attack exists on x86_64 only (x32, 32-bit entry)",
+    "no_pyenv": "pyenv comes from its own repository alone, and the account that runs the tests has none",
+    "no_rustup": "the Rust of this host is not rustup's: there are no proxies to start it by",
     "no_debian_tools": "a tool of the system's packages is missing, and only root can install it",
 }
 
