@@ -6,7 +6,7 @@ PY := .venv/bin/python
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-python test-launcher tools soak lint docs bench wheel clean
+.PHONY: help setup build demo test test-python test-launcher tools soak lint docs bench wheel dist clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-20s %s\n' "$$name" "$$text"; done
@@ -48,6 +48,10 @@ bench: setup ## measure spawning side by side with bubblewrap and print the budg
 
 wheel: setup ## build a wheel for this platform into dist/
 	@$(PY) -m pip wheel --quiet --no-deps -w dist .
+
+dist: wheel ## the wheel, the wheel without a launcher for other systems, and the source archive
+	@STOCKADE_WHEEL=pure $(PY) -m pip wheel --quiet --no-deps --no-build-isolation -w dist .
+	@$(PY) -m hatchling build -t sdist -d dist
 
 clean: ## remove what the other targets made
 	@rm -rf .venv dist build bench/build bench/results launcher/target src/stockade/_bin/stockade-launch

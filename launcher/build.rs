@@ -68,12 +68,25 @@ fn generate(dir: &Path, arch: &str) -> Result<String, String> {
         out += "],\n";
     }
     out += "];\n";
+    out += &traced(&filters, &numbers);
     // A wrong number would allow another call than the reviewed one: let the
     // compiler compare the table with the libc crate, on each architecture.
     for (name, nr) in &numbers.in_libc {
         writeln!(out, "const _: () = assert!(libc::SYS_{name} == {nr});").expect("a string grows");
     }
     Ok(out)
+}
+
+/// Numbers and names of the calls that stop for the tracer, for the table of their arguments.
+fn traced(filters: &[bpf::policy::Filter], numbers: &bpf::policy::Numbers) -> String {
+    let stops = |call: &bpf::policy::Call| {
+        call.action == bpf::policy::Action::Trace || call.rules.iter().any(|r| r.action == bpf::policy::Action::Trace)
+    };
+    let calls = filters.iter().flat_map(|filter| &filter.calls).filter(|(_, call)| stops(call));
+    let wanted: Vec<u32> = calls.map(|(nr, _)| *nr).collect();
+    let rows: Vec<(u32, &str)> =
+        numbers.iter().filter(|(_, nr)| wanted.contains(nr)).map(|(name, nr)| (nr, name)).collect();
+    format!("pub const TRACED: &[(u32, &str)] = &{rows:?};\n")
 }
 
 fn read(path: &Path) -> Result<String, String> {

@@ -8,7 +8,7 @@ root=$(pwd)
 HOME=${HOME:-}
 . scripts/lib.sh
 
-use_cargo || die "Rust is missing: no working cargo on PATH or in the account's home (hint: install Rust stable with rustup, or set RUSTUP_HOME)"
+use_cargo || die "rust_missing: build of the launcher: got no working cargo on PATH or in the account's home, expected Rust stable (hint: install it with rustup, set RUSTUP_HOME, or install a wheel: it needs none)"
 # These would replace the flags of launcher/.cargo/config.toml, and with them "static".
 unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_TARGET CARGO_BUILD_RUSTFLAGS CARGO_TARGET_DIR || true
 

@@ -13,10 +13,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from requirements import KNOWN_GAPS
 from support import actors, builders
 
+# How fast one example is says something of the machine and its other work, nothing of the property.
+settings.register_profile("stockade", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("stockade")
 CALLERS = ("user", "root")
 _UNKNOWN_SKIPS: list[str] = []
 # What tells whether this host has the gap; ids are those of KNOWN_GAPS.

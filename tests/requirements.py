@@ -104,6 +104,10 @@ FIELD_C = (
     _field("C.kernel_side_doors", "a datagram socketpair aimed at a host path and openat2 with a setuid mode fail", "measured"),
 )
 
+END = (
+    _field("end.discarded", "files written to the private home are counted and the first ten named, however the command shaped them", "tiers, state files"),
+)
+
 FIELD_F = (
     _field("F.marker_does_not_disable", "a forged marker in the environment does not disable the sandbox", "KiroCrew 277"),
     _field("F.never_silently_weaker", "a tier the host cannot keep is refused and names the missing promises", "KiroCrew 691"),
@@ -114,6 +118,27 @@ FIELD_F = (
     _field("F.policy_fails_closed", "an invalid policy refuses every request; a floor beats every opt-in; an empty allow-list denies", "KiroCrew 3615, 3168; cplt 372"),
     _field("F.unknown_names", "an unknown option, profile or tier is an error that names the nearest known one", "measured"),
     _field("F.forged_refusal", "a child that prints the launcher's refusal text and exits 125 is not believed", "KiroCrew"),
+)
+
+INSTALL = (
+    _field("install.wheel", "the wheel installs in an empty home and works at once; it names only platforms that its launcher runs on", "design, packaging"),
+    _field("install.elsewhere", "without a launcher every request is a typed refusal; a build that cannot make one makes no wheel", "design, packaging"),
+    _field("install.tools", "uv, uvx and pipx install the wheel into an empty home, and a box cannot change that install", "design, packaging"),
+)
+
+LEARN = (
+    _field("learn.sees_what_strace_sees", "the names, calls and results that the tracer writes are those that strace sees in the same box", "learn"),
+    _field("learn.unnoticed", "a watched program sees the same signals, stops, ends, threads and errors as without", "learn"),
+    _field("learn.profile_works", "a run with the learned profile works, and the profile holds no more than the run asked for", "learn"),
+    _field("learn.never_proposed", "credential stores, places that run code later and control sockets are told apart and never proposed", "learn"),
+    _field("learn.save_loses_nothing", "an existing profile is joined without losing a line, and one that cannot be read refuses before the run", "learn"),
+    _field("learn.ends_as_the_command", "learn ends as the command ended, 125 is Stockade's own failure, and a failed run names learn", "learn"),
+    _field("learn.promises_hold", "a watched box keeps the promises of the same box unwatched, and one that cannot be watched runs nothing", "learn"),
+)
+
+CACHES = (
+    _field("caches.modes", "a cache is kept per identity, or lasts for one box, or there is none; never the user's own changes", "tiers, caches"),
+    _field("caches.limit", "over the size limit the least recently used cache goes, never one that a live box has mounted", "tiers, caches"),
 )
 
 DEFERRED = (
@@ -137,7 +162,7 @@ KNOWN_GAPS = {
     "no_debian_tools": "a tool of the system's packages is missing, and only root can install it",
 }
 
-NOW = PROMISES + LAUNCHER + FIELD_A + FIELD_B + FIELD_C + FIELD_F
+NOW = PROMISES + LAUNCHER + FIELD_A + FIELD_B + FIELD_C + END + FIELD_F + INSTALL + LEARN + CACHES
 BY_ID = {entry.id: entry for entry in NOW + DEFERRED}
 
 

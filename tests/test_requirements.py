@@ -8,7 +8,7 @@ from pathlib import Path
 from requirements import BY_ID, DEFERRED, NOW, PROMISES
 
 TESTS = Path(__file__).parent
-EVIDENCE_DIRS = ("attacks", "integration")
+EVIDENCE_DIRS = ("attacks", "integration", "tools")
 
 
 def _cited_in(path: Path) -> set[str]:

@@ -22,6 +22,8 @@ pub struct Args {
     pub setenv_fd: Option<RawFd>,
     pub timeout_ms: Option<u64>,
     pub caller_pidfd: Option<RawFd>,
+    /// A regular file that takes a line for each name that the command uses.
+    pub trace_fd: Option<RawFd>,
     pub version: bool,
     pub argv: Vec<CString>,
 }
@@ -67,6 +69,7 @@ fn option(args: &mut Args, name: &str, value: &str) -> Result<(), Refusal> {
         "--setenv-fd" => once(name, &mut args.setenv_fd, number(name, value)?),
         "--timeout-ms" => once(name, &mut args.timeout_ms, number(name, value)?),
         "--caller-pidfd" => once(name, &mut args.caller_pidfd, number(name, value)?),
+        "--trace-fd" => once(name, &mut args.trace_fd, number(name, value)?),
         "--bind" => bind(args, value),
         _ => Err(usage(name, "unknown option")),
     }

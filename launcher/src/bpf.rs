@@ -19,7 +19,7 @@ pub mod policy;
 mod policy_tests;
 #[cfg(test)]
 #[path = "bpf/tests.rs"]
-mod tests;
+pub mod tests;
 
 use policy::{Action, Call, Filter, Rule, Test};
 use std::collections::HashMap;

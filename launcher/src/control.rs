@@ -11,8 +11,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 /// P1 to P0.
 #[derive(Debug, PartialEq)]
 pub enum Event {
-    /// The box's socket listens; its descriptor comes along.
-    Listening,
+    /// The box's socket listens. Its descriptor comes along, and those of the private
+    /// places that are counted at the end, with what is in them before the command runs.
+    Listening(Vec<Used>),
     /// The command was forked; its pid on the host comes along.
     Forked,
     Stopped(i32),
@@ -27,15 +28,38 @@ pub enum Event {
     Snapshot,
 }
 
+/// What a file system holds: statfs(2), blocks and inodes that are not free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Used {
+    pub blocks: u64,
+    pub inodes: u64,
+}
+
+impl Used {
+    fn bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.blocks.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.inodes.to_le_bytes());
+        bytes
+    }
+
+    fn parse(bytes: [u8; 16]) -> Used {
+        let [blocks, inodes] = [0, 8].map(|at| u64::from_le_bytes(std::array::from_fn(|offset| bytes[at + offset])));
+        Used { blocks, inodes }
+    }
+}
+
 /// P0 to P1.
 #[derive(Debug, PartialEq)]
 pub enum Order {
     /// Ids are mapped: build.
     Build,
-    /// Sockets to cover and names to guard, as JSON (`cover::Covers`).
-    Cover(String),
+    /// A part of what to cover and to guard, as JSON (`cover::Covers`); `last` ends it.
+    Cover { part: Vec<u8>, last: bool },
     /// What must be known before the command runs is known: start it.
     Start,
+    /// The command is watched: let it go on.
+    Traced,
     /// Send a signal to the command, or to its whole process group.
     Signal { number: i32, group: bool },
     /// The guard of this number was put back.
@@ -59,9 +83,12 @@ fn decode(bytes: &[u8]) -> io::Result<(u8, i32, bool)> {
 }
 
 impl Event {
-    fn bytes(&self) -> [u8; SIZE] {
-        match *self {
-            Event::Listening => encode(b'l', 0, 0),
+    fn bytes(&self) -> Vec<u8> {
+        let fixed = match *self {
+            Event::Listening(ref used) => {
+                let used = used.iter().flat_map(|used| used.bytes());
+                return [b'L'].into_iter().chain(used).collect();
+            }
             Event::Forked => encode(b'f', 0, 0),
             Event::Stopped(signal) => encode(b's', signal, 0),
             Event::Continued => encode(b'c', 0, 0),
@@ -70,12 +97,16 @@ impl Event {
             Event::MemoryLimit => encode(b'm', 0, 0),
             Event::CpuLimit => encode(b't', 0, 0),
             Event::Snapshot => encode(b'n', 0, 0),
-        }
+        };
+        fixed.to_vec()
     }
 
     fn parse(bytes: &[u8]) -> io::Result<Event> {
+        if let [b'L', used @ ..] = bytes {
+            let whole: Option<Vec<Used>> = used.chunks(16).map(|used| used.try_into().ok().map(Used::parse)).collect();
+            return whole.map(Event::Listening).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData));
+        }
         Ok(match decode(bytes)? {
-            (b'l', ..) => Event::Listening,
             (b'f', ..) => Event::Forked,
             (b's', signal, _) => Event::Stopped(signal),
             (b'c', ..) => Event::Continued,
@@ -94,21 +125,22 @@ impl Order {
         match self {
             Order::Build => encode(b'b', 0, 0).to_vec(),
             Order::Start => encode(b's', 0, 0).to_vec(),
+            Order::Traced => encode(b't', 0, 0).to_vec(),
             Order::Signal { number, group } => encode(b'k', *number, u8::from(*group)).to_vec(),
             Order::Restored(index) => encode(b'r', *index as i32, 0).to_vec(),
             Order::Gone(index) => encode(b'x', *index as i32, 0).to_vec(),
-            Order::Cover(text) => [b"{", text.as_bytes()].concat(),
+            Order::Cover { part, last } => [if *last { b"{" } else { b"+" }, part.as_slice()].concat(),
         }
     }
 
     fn parse(bytes: &[u8]) -> io::Result<Order> {
-        if let [b'{', text @ ..] = bytes {
-            let text = String::from_utf8(text.to_vec());
-            return text.map(Order::Cover).map_err(|_| io::Error::from(io::ErrorKind::InvalidData));
+        if let [tag @ (b'{' | b'+'), part @ ..] = bytes {
+            return Ok(Order::Cover { part: part.to_vec(), last: *tag == b'{' });
         }
         Ok(match decode(bytes)? {
             (b'b', ..) => Order::Build,
             (b's', ..) => Order::Start,
+            (b't', ..) => Order::Traced,
             (b'k', number, group) => Order::Signal { number, group },
             (b'r', index, _) => Order::Restored(index as u32),
             (b'x', index, _) => Order::Gone(index as u32),
@@ -136,12 +168,36 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((outer, inner))
 }
 
-/// Room for one descriptor and one set of credentials, aligned for cmsghdr.
+/// Room for the descriptors of one message and one set of credentials, aligned for cmsghdr.
 #[repr(align(8))]
-struct Ancillary([u8; 64]);
+struct Ancillary([u8; ANCILLARY]);
+const ANCILLARY: usize = 256;
 
 pub fn send_order(fd: RawFd, order: &Order) -> io::Result<()> {
     send(fd, &order.bytes(), None, 0)
+}
+
+/// What to cover, in as many messages as it takes: a tree may hold thousands of names to guard.
+pub fn send_covers(fd: RawFd, text: &[u8]) -> io::Result<()> {
+    let mut rest = text;
+    while rest.len() > PART_BYTES {
+        let (part, more) = rest.split_at(PART_BYTES);
+        send_order(fd, &Order::Cover { part: part.to_vec(), last: false })?;
+        rest = more;
+    }
+    send_order(fd, &Order::Cover { part: rest.to_vec(), last: true })
+}
+
+/// The whole of it; None when P0 is gone or sent something else.
+pub fn receive_covers(fd: RawFd) -> io::Result<Option<Vec<u8>>> {
+    let mut text = Vec::new();
+    loop {
+        let Some(Order::Cover { part, last }) = receive_order(fd, true)? else { return Ok(None) };
+        text.extend_from_slice(&part);
+        if last {
+            return Ok(Some(text));
+        }
+    }
 }
 
 pub fn send_event(fd: RawFd, event: &Event) -> io::Result<()> {
@@ -154,9 +210,10 @@ pub fn send_if_room(fd: RawFd, event: &Event) -> io::Result<()> {
     send(fd, &event.bytes(), None, libc::MSG_DONTWAIT)
 }
 
-/// `Listening`, with the socket.
-pub fn send_listener(fd: RawFd, listener: RawFd) -> io::Result<()> {
-    send(fd, &Event::Listening.bytes(), Some((libc::SCM_RIGHTS, &listener.to_ne_bytes())), 0)
+/// `Listening`, with the socket and the private places.
+pub fn send_listener(fd: RawFd, listener: RawFd, places: &[RawFd], used: Vec<Used>) -> io::Result<()> {
+    let fds: Vec<u8> = [listener].iter().chain(places).flat_map(|fd| fd.to_ne_bytes()).collect();
+    send(fd, &Event::Listening(used).bytes(), Some((libc::SCM_RIGHTS, &fds)), 0)
 }
 
 /// `Forked`, with the pid as credentials. Needs CAP_SYS_ADMIN over the pid
@@ -171,10 +228,13 @@ pub fn send_forked(fd: RawFd, pid: libc::pid_t) -> io::Result<()> {
 }
 
 fn send(fd: RawFd, bytes: &[u8], ancillary: Option<(i32, &[u8])>, flags: i32) -> io::Result<()> {
-    let mut room = Ancillary([0; 64]);
+    let mut room = Ancillary([0; ANCILLARY]);
     let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    if ancillary.is_some_and(|(_, data)| data.len() + 32 > ANCILLARY) {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
     // SAFETY: msghdr is plain data; every pointer in it outlives sendmsg, and the
-    // control header is written inside `room`, whose 64 bytes hold either kind.
+    // control header is written inside `room`: what does not fit is refused first.
     unsafe {
         let mut msg: libc::msghdr = std::mem::zeroed();
         msg.msg_iov = &mut iov;
@@ -192,19 +252,22 @@ fn send(fd: RawFd, bytes: &[u8], ancillary: Option<(i32, &[u8])>, flags: i32) ->
     }
 }
 
-/// What P0 reads: the event, a descriptor if one came, the sender's pid.
+/// What P0 reads: the event, the descriptors that came, the sender's pid.
 pub struct Received {
     pub event: Event,
-    pub fd: Option<OwnedFd>,
+    pub fds: Vec<OwnedFd>,
     pub pid: libc::pid_t,
 }
 
+/// `Listening` with one count for each private place.
+const EVENT_MAX_BYTES: usize = 1 << 10;
+
 /// The next event; None when P1 is gone.
 pub fn receive_event(fd: RawFd) -> io::Result<Option<Received>> {
-    let mut bytes = [0u8; 16];
-    let mut room = Ancillary([0; 64]);
+    let mut bytes = [0u8; EVENT_MAX_BYTES];
+    let mut room = Ancillary([0; ANCILLARY]);
     let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    let (mut got_fd, mut pid) = (None, 0);
+    let (mut fds, mut pid) = (vec![], 0);
     // SAFETY: all buffers outlive recvmsg; control data is read only within the
     // headers that the kernel wrote; a received descriptor is owned at once.
     let size = unsafe {
@@ -218,7 +281,12 @@ pub fn receive_event(fd: RawFd) -> io::Result<Option<Received>> {
         while !header.is_null() {
             let data = libc::CMSG_DATA(header);
             match (*header).cmsg_type {
-                libc::SCM_RIGHTS => got_fd = Some(OwnedFd::from_raw_fd(std::ptr::read_unaligned(data.cast::<RawFd>()))),
+                libc::SCM_RIGHTS => {
+                    let size = (*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+                    let got = (0..size / std::mem::size_of::<RawFd>())
+                        .map(|at| OwnedFd::from_raw_fd(std::ptr::read_unaligned(data.cast::<RawFd>().add(at))));
+                    fds.extend(got);
+                }
                 libc::SCM_CREDENTIALS => pid = std::ptr::read_unaligned(data.cast::<libc::ucred>()).pid,
                 _ => {}
             }
@@ -229,12 +297,12 @@ pub fn receive_event(fd: RawFd) -> io::Result<Option<Received>> {
     if size == 0 {
         return Ok(None);
     }
-    Ok(Some(Received { event: Event::parse(&bytes[..size])?, fd: got_fd, pid }))
+    Ok(Some(Received { event: Event::parse(&bytes[..size])?, fds, pid }))
 }
 
-/// Longest order: paths of covered directories. unix(7): a SEQPACKET message is
-/// bounded by the send buffer, so a longer one fails at the sender.
-const ORDER_MAX_BYTES: usize = 256 << 10;
+/// unix(7): a SEQPACKET message is bounded by the send buffer (208 KiB where nobody changed it).
+const PART_BYTES: usize = 64 << 10;
+const ORDER_MAX_BYTES: usize = PART_BYTES + 1;
 
 /// The next order; None when P0 is gone. `wait` false does not block.
 pub fn receive_order(fd: RawFd, wait: bool) -> io::Result<Option<Order>> {
@@ -264,7 +332,8 @@ mod tests {
     #[test]
     fn every_message_survives_the_way() {
         for event in [
-            Event::Listening,
+            Event::Listening(vec![]),
+            Event::Listening(vec![Used { blocks: 7, inodes: 1 << 40 }, Used { blocks: 0, inodes: 2 }]),
             Event::Stopped(20),
             Event::Continued,
             Event::Ended(9),
@@ -276,12 +345,14 @@ mod tests {
         for order in [
             Order::Build,
             Order::Start,
+            Order::Traced,
             Order::Signal { number: 15, group: true },
             Order::Restored(3),
-            Order::Cover("{}".into()),
+            Order::Cover { part: b"{}".to_vec(), last: true },
+            Order::Cover { part: Vec::new(), last: false },
         ] {
             assert_eq!(Order::parse(&order.bytes()).unwrap(), order);
         }
-        assert!(Event::parse(b"").is_err() && Order::parse(b"zzzzzz").is_err());
+        assert!(Event::parse(b"Lx").is_err() && Event::parse(b"").is_err() && Order::parse(b"zzzzzz").is_err());
     }
 }

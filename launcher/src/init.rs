@@ -10,6 +10,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use crate::control::{self, Event, Order};
 use crate::cover::Covers;
+use crate::discard;
 use crate::plan::{Guard, GuardLost, Ids, Net, Plan};
 use crate::report::Refusal;
 use crate::steps::guards::{self, Placed};
@@ -34,6 +35,8 @@ pub struct Launch<'a> {
     pub errors: Option<OwnedFd>,
     pub wall_ms: Option<u64>,
     pub ids: (u32, u32),
+    /// P0 watches the command: it waits until the tracer holds it.
+    pub traced: bool,
     /// P0's own descriptors, of which P1 has a copy.
     pub outer: Vec<RawFd>,
 }
@@ -135,15 +138,16 @@ fn build(launch: &mut Launch) -> Result<Vec<Placed>, Refusal> {
     if root.snapshot {
         control::send_event(control, &Event::Snapshot).map_err(|_| gone())?;
     }
-    control::send_listener(control, listener.as_raw_fd()).map_err(|_| gone())?;
+    let (places, used) = discard::before(&root, &plan.discards)?;
+    control::send_listener(control, listener.as_raw_fd(), &places, used).map_err(|_| gone())?;
     Ok(guards)
 }
 
 /// Covers what P0 found on the host; returns the guards to be placed with those of the plan.
 fn receive_covers(control: RawFd, root: &mounts::Root) -> Result<Vec<Guard>, Refusal> {
-    let Ok(Some(Order::Cover(text))) = control::receive_order(control, true) else { return Err(gone()) };
+    let Ok(Some(text)) = control::receive_covers(control) else { return Err(gone()) };
     let invalid = |e: serde_json::Error| Refusal::new("mount_denied", "covers").detail(e.to_string());
-    let covers: Covers = serde_json::from_str(&text).map_err(invalid)?;
+    let covers: Covers = serde_json::from_slice(&text).map_err(invalid)?;
     covers.dirs.iter().try_for_each(|dir| overlay::cover(root, dir))?;
     covers.files.iter().try_for_each(|file| overlay::cover_file(root, file))?;
     Ok(covers.guards)
@@ -186,7 +190,9 @@ fn start(launch: &mut Launch, guards: Vec<Placed>, wipe: &impl Fn()) -> Result<W
     wait_for(control, &Order::Start)?;
     // Before the fork: the command never sees a readable process 1 (ptrace(2),
     // "Ptrace access mode checking"). execve makes the command dumpable again.
-    sys::prctl(libc::PR_SET_DUMPABLE, 0).map_err(|e| Refusal::new("fork_failed", "P1").io(&e))?;
+    // P0's tracer must be able to hold the command before that: there P1 follows below,
+    // while the command waits at its gate and nothing else runs in the box.
+    readable(launch.traced)?;
     caps::empty_bounding_set()?;
     caps::no_new_privs()?;
     let signals = sys::signal_fd().map_err(|e| Refusal::new("fork_failed", "signalfd").io(&e))?;
@@ -202,6 +208,7 @@ fn start(launch: &mut Launch, guards: Vec<Placed>, wipe: &impl Fn()) -> Result<W
         // SAFETY: as above.
         unsafe { libc::_exit(code) }
     }
+    readable(false)?;
     control::send_forked(control, pid).map_err(|_| gone())?;
     mounts::leave_old_root()?;
     wipe();
@@ -210,6 +217,9 @@ fn start(launch: &mut Launch, guards: Vec<Placed>, wipe: &impl Fn()) -> Result<W
         .map_err(|e| Refusal::new("fork_failed", "P1").io(&e))?;
     caps::drop_all()?;
     seccomp::install("init").map_err(|e| Refusal::new("seccomp_denied", "init").io(&e))?;
+    if launch.traced {
+        wait_for_tracer(control, pid)?;
+    }
     gate.open(launch.errors.take());
     Ok(Watch {
         command: pid,
@@ -225,6 +235,25 @@ fn start(launch: &mut Launch, guards: Vec<Placed>, wipe: &impl Fn()) -> Result<W
         end_on_loss: launch.plan.guard_lost == GuardLost::End,
         deadline: Watch::deadline(launch.wall_ms),
     })
+}
+
+fn readable(by_tracers: bool) -> Result<(), Refusal> {
+    sys::prctl(libc::PR_SET_DUMPABLE, u64::from(by_tracers)).map_err(|e| Refusal::new("fork_failed", "P1").io(&e))
+}
+
+/// Signals may come before the word that the tracer holds the command.
+fn wait_for_tracer(control: RawFd, command: libc::pid_t) -> Result<(), Refusal> {
+    loop {
+        match control::receive_order(control, true) {
+            Ok(Some(Order::Traced)) => return Ok(()),
+            Ok(Some(Order::Signal { number, group })) => {
+                let to = if group { -command } else { command };
+                // SAFETY: no pointers; the command is our unreaped child.
+                unsafe { libc::kill(to, number) };
+            }
+            _ => return Err(gone()),
+        }
+    }
 }
 
 /// Values of the command's environment do not stay in P1's memory.
@@ -269,7 +298,16 @@ impl Gate {
 
 /// Steps 8 to 14, as P2. Returns only what went wrong.
 fn command(launch: &Launch, gate: Gate) -> Refusal {
-    match prepare_command(launch).and_then(|candidates| gate.pass().map(|()| candidates)) {
+    let ready = || {
+        let candidates = prepare_command(launch)?;
+        gate.pass()?;
+        if launch.traced {
+            // Not before the tracer is there: these calls fail without one.
+            seccomp::install("trace").map_err(|e| Refusal::new("seccomp_denied", "trace").io(&e))?;
+        }
+        Ok(candidates)
+    };
+    match ready() {
         Ok(candidates) => exec::exec(&candidates, launch.argv, &launch.env),
         Err(refusal) => refusal,
     }

@@ -21,7 +21,8 @@ use crate::steps::mounts::Prepared;
 use crate::steps::{caps, limits, userns};
 use crate::supervise::{Step, Supervisor};
 use crate::terminal::Terminal;
-use crate::{control, cover, ending, persist, sys, ulid, version};
+use crate::trace::{self, Tracer};
+use crate::{control, cover, ending, persist, stores, sys, ulid, version};
 
 /// From so many rows on, the descriptors of a usual limit (1024) may not do.
 const MANY_ROWS: usize = 200;
@@ -59,7 +60,6 @@ pub fn main(words: &[&CStr], block: Block) -> i32 {
 
 impl Session {
     fn start(mut self, out: &Out, args: &Args, block: &Block) -> Result<i32, Refusal> {
-        let argv = args.argv.clone();
         let box_json = self.box_json(&out.run_id);
         let fail = |what: &'static str| move |e: std::io::Error| Refusal::new("fork_failed", what).io(&e);
         caps::join_keyring()?;
@@ -69,44 +69,24 @@ impl Session {
         if self.loaded.plan.mounts.len() > MANY_ROWS {
             self.start.files = limits::raise_files();
         }
+        let _stores = stores::hold(&self.loaded.plan)?; // kept to the end, here and by P1
         let (prepared, waiting) = userns::prepare(&self.loaded.plan)?;
         let mut terminal = Terminal::open();
         let env = std::mem::take(&mut self.env.env);
         let ours = [outer.as_raw_fd(), errors.as_raw_fd(), signals.as_raw_fd()];
-        let records = [out.report.descriptor(), out.spool.as_ref().map(Spool::descriptor), args.caller_pidfd];
-        let outer_fds = ours.into_iter().chain(records.into_iter().flatten()).collect();
         let spawn = Spawn {
-            outer_fds,
+            outer_fds: ours.into_iter().chain(handed_over(out, args)).collect(),
             inner,
             errors_in,
             prepared,
-            argv: &argv,
+            argv: &args.argv,
             env,
             box_json: &box_json,
             wall_ms: wall_ms(&self.loaded.plan, args),
+            traced: args.trace_fd.is_some(),
         };
         let (init, prepared) = self.fork(spawn, terminal.hand_over_at_start(), block)?;
-        let mut supervisor = Supervisor {
-            init,
-            control: outer,
-            errors: Some(errors),
-            signals,
-            terminal,
-            caller: args.caller_pidfd,
-            deadline: None,
-            entrance: None,
-            guards: self.loaded.plan.guards.clone(),
-            guard_lost: self.loaded.plan.guard_lost,
-            inside: Inside::default(),
-            command: 0,
-            snapshot: false,
-            status: None,
-            stop_asked: false,
-            ended: None,
-            limit: None,
-            lost: vec![],
-            degraded: vec![],
-        };
+        let mut supervisor = self.supervisor(init, (outer, errors, signals), terminal, args);
         let mapped = userns::map_box(init, self.loaded.plan.ids, &waiting);
         drop(prepared);
         match mapped.and_then(|()| self.drive(&mut supervisor, out, args)) {
@@ -116,6 +96,38 @@ impl Session {
                 supervisor.terminal.take_back();
                 Err(refusal)
             }
+        }
+    }
+
+    fn supervisor(
+        &self,
+        init: libc::pid_t,
+        (control, errors, signals): (OwnedFd, OwnedFd, OwnedFd),
+        terminal: Terminal,
+        args: &Args,
+    ) -> Supervisor {
+        Supervisor {
+            init,
+            control,
+            errors: Some(errors),
+            signals,
+            terminal,
+            caller: args.caller_pidfd,
+            deadline: None,
+            entrance: None,
+            guards: self.loaded.plan.guards.clone(),
+            guard_lost: self.loaded.plan.guard_lost,
+            inside: Inside::default(),
+            places: vec![],
+            command: 0,
+            tracer: None,
+            snapshot: false,
+            status: None,
+            stop_asked: false,
+            ended: None,
+            limit: None,
+            lost: vec![],
+            degraded: vec![],
         }
     }
 
@@ -152,6 +164,7 @@ impl Session {
             control: spawn.inner,
             errors: Some(spawn.errors_in),
             wall_ms: spawn.wall_ms,
+            traced: spawn.traced,
             ids,
             outer: spawn.outer_fds,
         };
@@ -165,9 +178,9 @@ impl Session {
         let mut covers = cover::find(plan, &self.cwd)?;
         covers.guards.extend(appear::find(plan)?);
         let text =
-            serde_json::to_string(&covers).map_err(|e| Refusal::new("mount_denied", "covers").detail(e.to_string()))?;
+            serde_json::to_vec(&covers).map_err(|e| Refusal::new("mount_denied", "covers").detail(e.to_string()))?;
         box_.guards.extend(covers.guards);
-        order(box_, &control::Order::Cover(text))?;
+        sent(box_, control::send_covers(box_.control.as_raw_fd(), &text))?;
         if !box_.guards.is_empty() {
             match Entrance::open(box_.init) {
                 Ok(way) => box_.entrance = Some(way),
@@ -181,10 +194,14 @@ impl Session {
             spool.ready().map_err(|e| Refusal::new("spool_failed", "spool").io(&e))?;
         }
         order(box_, &control::Order::Start)?;
-        box_.deadline = wall_ms(plan, args).map(|ms| Instant::now() + Duration::from_millis(ms));
+        let wall = wall_ms(plan, args).map(Duration::from_millis);
+        // The limit is the command's: a start that takes long on a busy machine is not charged to it.
+        box_.deadline = wall.map(|wall| Instant::now() + wall + START_ROOM);
         loop {
             match box_.next() {
+                Step::Forked => watch(box_, args)?,
                 Step::Started => {
+                    box_.deadline = wall.map(|wall| Instant::now() + wall);
                     self.record_launch(box_, out, args)?;
                     sys::shed_code();
                 }
@@ -194,9 +211,19 @@ impl Session {
             }
         }
         box_.terminal.take_back();
+        box_.degraded.extend(box_.tracer.take().and_then(Tracer::finish));
         self.record_end(box_, out, &before);
         Ok(())
     }
+}
+
+/// How long a command with a wall clock may take to start.
+const START_ROOM: Duration = Duration::from_secs(10);
+
+/// P0's descriptors that came from the caller.
+fn handed_over(out: &Out, args: &Args) -> impl Iterator<Item = RawFd> {
+    let spool = out.spool.as_ref().map(Spool::descriptor);
+    [out.report.descriptor(), spool, args.caller_pidfd, args.trace_fd].into_iter().flatten()
 }
 
 /// What the child's copy takes with it.
@@ -209,6 +236,7 @@ struct Spawn<'a> {
     env: Vec<CString>,
     box_json: &'a str,
     wall_ms: Option<u64>,
+    traced: bool,
 }
 
 /// A name that is no pattern is the plan's fault, everything else the tree's.
@@ -219,9 +247,20 @@ fn unwatched(error: &std::io::Error) -> Refusal {
     }
 }
 
+/// Takes hold of the command before it runs, where the caller asked to see what it uses.
+fn watch(box_: &mut Supervisor, args: &Args) -> Result<(), Refusal> {
+    let Some(file) = args.trace_fd else { return Ok(()) };
+    box_.tracer = Some(trace::start(file, box_.command)?);
+    order(box_, &control::Order::Traced)
+}
+
 fn order(box_: &mut Supervisor, order: &control::Order) -> Result<(), Refusal> {
-    let sent = control::send_order(box_.control.as_raw_fd(), order);
-    sent.map_err(|e| why_gone(box_, Refusal::new("fork_failed", "P1").io(&e)))
+    let done = control::send_order(box_.control.as_raw_fd(), order);
+    sent(box_, done)
+}
+
+fn sent(box_: &mut Supervisor, done: std::io::Result<()>) -> Result<(), Refusal> {
+    done.map_err(|e| why_gone(box_, Refusal::new("fork_failed", "P1").io(&e)))
 }
 
 /// A P1 that is gone has written why: its word counts more than what we ran into.

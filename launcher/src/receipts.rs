@@ -10,7 +10,7 @@ use crate::session::{self, Session};
 use crate::spool::{Appended, Spool};
 use crate::steps::{landlock, limits};
 use crate::supervise::Supervisor;
-use crate::{persist, plan, ulid, version};
+use crate::{discard, persist, plan, ulid, version};
 
 pub const REFUSED: i32 = 125;
 
@@ -97,6 +97,7 @@ impl Session {
         box_.lost.dedup();
         let guard_lost = clip(box_.lost.clone(), "guard_lost", &mut degraded);
         let degraded = clip(degraded, "degraded", &mut vec![]);
+        let discarded = discard::count(&box_.places, &self.loaded.plan);
         let (exit_code, signal) = ending::ends(box_);
         let (cpu_ms, max_rss_bytes) = ending::usage();
         let record = report::End {
@@ -113,7 +114,7 @@ impl Session {
             max_rss_bytes,
             persistence,
             guard_lost,
-            discarded: None,
+            discarded,
             net_denied: None,
             inside: box_.inside.received,
             degraded,

@@ -68,12 +68,14 @@ pub const CODES: &[(&str, u8, &str)] = &[
     ("rlimit_denied", 12, "a limit is above the caller's own hard limit; ask for less"),
     ("seccomp_denied", 13, "the system call filter was refused"),
     ("chdir_denied", 14, "the working directory does not exist in the box; grant it or name another with --cwd"),
+    ("trace_denied", 13, "this host lets nobody trace processes (kernel.yama.ptrace_scope); run without watching"),
     ("exec_failed", 14, "check that the file is executable and that its interpreter exists in the box"),
     ("not_found", 14, "the command is not on the PATH of the box; `stockade why` shows what is granted"),
     ("interpreter_changed", 14, "the box finds another file under this name; name the command by its full path"),
     ("promise_not_kept", 14, "ask for a lower tier, or accept the missing promises by name"),
     ("report_failed", 14, "the reader of the receipt went away; keep the report descriptor open"),
     ("spool_failed", 14, "the audit record could not be written; check space and permissions of the state home"),
+    ("start_timed_out", 7, "the command did not start in time; a file system may hang, or the machine is overloaded"),
     ("caller_gone", 7, "the program that asked for the box ended before it started"),
     ("resource", 0, "the machine is short of memory, descriptors or space; try again"),
 ];
@@ -106,7 +108,7 @@ impl Refusal {
             errno: None,
             detail: String::new(),
             hint: hint.to_owned(),
-            transient: code == "resource",
+            transient: matches!(code, "resource" | "start_timed_out"),
         }
     }
 

@@ -14,6 +14,8 @@ use crate::plan::{self, Backend, Ids, Loaded, Plan};
 use crate::promises::{self, Evaluation, Tier};
 use crate::report::Refusal;
 use crate::steps::env::{self, Filtered};
+use crate::steps::seccomp;
+use crate::trace;
 
 /// The strings that the kernel put on the stack: arguments and environment.
 #[derive(Clone, Copy)]
@@ -82,6 +84,7 @@ impl Session {
         };
         check_inherited(&loaded.plan, args)?;
         check_words(&loaded.plan)?;
+        args.trace_fd.map(trace::check).transpose()?;
         let (evaluation, _) = evaluate(&loaded.plan, false)?;
         let env = environment(&loaded.plan, args, block)?;
         let home = facts::home(&loaded.plan);
@@ -125,7 +128,7 @@ pub fn requested(plan: &Plan) -> Result<Tier, Refusal> {
 /// A descriptor of the plan that the caller did not hand over would be one of
 /// ours: the control socket, say. Looked at before anything of ours is opened.
 fn check_inherited(plan: &Plan, args: &Args) -> Result<(), Refusal> {
-    let ours = [args.plan_fd, args.report_fd, args.setenv_fd, args.caller_pidfd];
+    let ours = [args.plan_fd, args.report_fd, args.setenv_fd, args.caller_pidfd, args.trace_fd];
     for fd in &plan.fds {
         let fail = |detail: &str| Refusal::new("fds_denied", format!("descriptor {fd}")).detail(detail);
         if ours.contains(&Some(*fd)) {
@@ -142,6 +145,9 @@ fn check_inherited(plan: &Plan, args: &Args) -> Result<(), Refusal> {
 fn check_words(plan: &Plan) -> Result<(), Refusal> {
     let invalid = |field: &'static str| move |e: String| Refusal::new("plan_invalid", field).detail(e);
     promises::check(&plan.promises).map_err(invalid("promises"))?;
+    if !seccomp::confines_commands(&plan.seccomp.filter) {
+        return Err(invalid("seccomp.filter")(format!("got {:?}", plan.seccomp.filter)));
+    }
     // SAFETY: no failure.
     let root = unsafe { libc::geteuid() } == 0;
     if matches!(plan.ids, Ids::Shifted { .. }) && !root {

@@ -7,13 +7,15 @@
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-use crate::control::{self, Event, Order};
+use crate::control::{self, Event, Order, Used};
+use crate::discard::Place;
 use crate::inside::Inside;
 use crate::nest::{Entrance, Restored};
 use crate::plan::{Guard, GuardLost};
 use crate::report::{LimitHit, Outcome, Refusal};
 use crate::sys;
 use crate::terminal::Terminal;
+use crate::trace::Tracer;
 
 /// Sent to P0 by `Popen.kill()`: end the whole box now. SIGRTMAX-1; SIGKILL
 /// itself would end the box too, but leave nobody to write the end record.
@@ -33,7 +35,10 @@ pub struct Supervisor {
     pub guards: Vec<Guard>,
     pub guard_lost: GuardLost,
     pub inside: Inside,
+    /// Private places whose content is counted at the end, in the plan's order.
+    pub places: Vec<Place>,
     pub command: libc::pid_t,
+    pub tracer: Option<Tracer>,
     /// The home is a list of binds, not an overlay.
     pub snapshot: bool,
     pub status: Option<i32>,
@@ -48,6 +53,8 @@ pub struct Supervisor {
 
 /// What the loop tells its caller, who writes the records.
 pub enum Step {
+    /// The command exists and waits at its gate.
+    Forked,
     /// The command runs; its pid is known.
     Started,
     Inside(Vec<u8>),
@@ -72,8 +79,14 @@ impl Supervisor {
                     return step;
                 }
             }
-            if ready.control && self.events() {
-                continue;
+            if ready.control {
+                let known = self.command;
+                if self.events() {
+                    if known != self.command {
+                        return Step::Forked;
+                    }
+                    continue;
+                }
             }
             if let Some(step) = self.serve_inside(ready.inside) {
                 return step;
@@ -150,7 +163,11 @@ impl Supervisor {
         // The fork was announced before the pipe could close, unless the box died on the way.
         while self.command == 0 && self.events() {}
         if self.command == 0 {
-            let code = if self.ended == Some(Outcome::CallerGone) { "caller_gone" } else { "fork_failed" };
+            let code = match self.ended {
+                Some(Outcome::CallerGone) => "caller_gone",
+                Some(Outcome::TimedOut) => "start_timed_out",
+                _ => "fork_failed",
+            };
             return Some(Step::Refused(Refusal::new(code, "box").detail("the box ended before its command started")));
         }
         Some(Step::Started)
@@ -178,7 +195,7 @@ impl Supervisor {
 
     fn event(&mut self, received: control::Received) {
         match received.event {
-            Event::Listening => received.fd.into_iter().for_each(|fd| self.inside.listen(fd)),
+            Event::Listening(used) => self.listening(used, received.fds),
             Event::Forked => self.command = received.pid,
             Event::Stopped(signal) => self.stopped(signal),
             Event::Continued => {}
@@ -188,6 +205,12 @@ impl Supervisor {
             Event::CpuLimit => self.limit(LimitHit::CpuTime),
             Event::Snapshot => self.snapshot = true,
         }
+    }
+
+    fn listening(&mut self, used: Vec<Used>, fds: Vec<OwnedFd>) {
+        let mut fds = fds.into_iter();
+        fds.next().into_iter().for_each(|fd| self.inside.listen(fd));
+        self.places = fds.zip(used).map(|(fd, before)| Place { fd, before }).collect();
     }
 
     /// At strict the box ends; else the guard is put back from outside. Both are recorded.

@@ -25,8 +25,10 @@ pub const MOUNT_ATTR_NODEV: u64 = 0x4;
 pub const MOUNT_ATTR_NOEXEC: u64 = 0x8;
 pub const MOUNT_ATTR_IDMAP: u64 = 0x0010_0000;
 // linux/openat2.h
+pub const RESOLVE_NO_XDEV: u64 = 0x1;
 pub const RESOLVE_NO_MAGICLINKS: u64 = 0x2;
 pub const RESOLVE_NO_SYMLINKS: u64 = 0x4;
+pub const RESOLVE_BENEATH: u64 = 0x8;
 pub const RESOLVE_IN_ROOT: u64 = 0x10;
 
 /// What a symbolic link says. readlink(2): at most PATH_MAX bytes.
@@ -65,7 +67,11 @@ struct OpenHow {
 
 /// openat2(2): path resolution that can forbid symbolic and magic links.
 pub fn openat2(dir: RawFd, path: &str, flags: i32, resolve: u64) -> io::Result<OwnedFd> {
-    let path = cstr(path)?;
+    openat2_c(dir, &cstr(path)?, flags, resolve)
+}
+
+/// The same for a name that may be no UTF-8.
+pub fn openat2_c(dir: RawFd, path: &CStr, flags: i32, resolve: u64) -> io::Result<OwnedFd> {
     let how = OpenHow { flags: (flags | libc::O_CLOEXEC) as u64, mode: 0, resolve };
     // SAFETY: path and how outlive the call; the size is that of `how`.
     owned(unsafe { libc::syscall(libc::SYS_openat2, dir, path.as_ptr(), &how, std::mem::size_of::<OpenHow>()) })

@@ -7,6 +7,8 @@ reads nothing; each name is loaded when it is first used.
 
 from __future__ import annotations
 
+import sys
+
 # Type checkers know this name; importing ``typing`` for it would be most of the cost of this module.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,9 +63,14 @@ def __getattr__(name: str) -> Any:
     module = _HOME.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+    if sys.platform != "linux" and (module.startswith("process.") or name == "active"):
+        from stockade.elsewhere import stand_in
 
-    value = getattr(import_module(f"{__name__}.{module}"), name)
+        value = stand_in(name)
+    else:
+        from importlib import import_module
+
+        value = getattr(import_module(f"{__name__}.{module}"), name)
     globals()[name] = value
     return value
 

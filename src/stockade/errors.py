@@ -96,8 +96,11 @@ CODES: dict[str, Code] = {
                               "make the state home writable"),
     "identity_invalid": Code("the caller's user or home cannot be found", "set HOME to an absolute path"),
     # the launch
-    "launcher_missing": Code("the launcher is not installed beside the package", "make build, or reinstall"),
+    "launcher_missing": Code("the launcher is not installed beside the package",
+                             "install a wheel made for Linux on x86_64 or aarch64; in a checkout: make build"),
     "launch_failed": Code("the launcher ended without saying why", "stockade doctor"),
+    "trace_invalid": Code("the tracer's lines cannot be read", "reinstall; the versions may differ"),
+    "profile_unsaved": Code("a learned profile could not be written", "check the directory's permissions"),
     "receipt_invalid": Code("the launcher's report cannot be read", "reinstall; the versions may differ"),
     "timed_out": Code("the wall-clock limit ended the box", "raise the limit: --timeout, timeout=", EXIT_TIMED_OUT),
     "command_failed": Code("the command ended with a status other than 0", "its own output says why", 1),
@@ -157,6 +160,8 @@ CODES: dict[str, Code] = {
                                  "the kernel has less Landlock than the plan needs; ask for a new plan on this host"),
     "landlock_denied": Code("the Landlock ruleset was refused", "a Landlock rule was refused"),
     "rlimit_denied": Code("a limit could not be set", "a limit is above the caller's own hard limit; ask for less"),
+    "trace_denied": Code("the command cannot be watched on this host",
+                         "this host lets nobody trace processes (kernel.yama.ptrace_scope); run without watching"),
     "seccomp_denied": Code("the seccomp filter was refused", "the system call filter was refused"),
     "chdir_denied": Code("the working directory cannot be entered in the box",
                          "the working directory does not exist in the box; grant it or name another with --cwd"),
@@ -174,12 +179,14 @@ CODES: dict[str, Code] = {
                           "the reader of the receipt went away; keep the report descriptor open"),
     "spool_failed": Code("the record could not be written",
                          "the audit record could not be written; check space and permissions of the state home"),
+    "start_timed_out": Code("the command did not start in time",
+                            "the command did not start in time; a file system may hang, or the machine is overloaded"),
     "caller_gone": Code("the calling process ended", "the program that asked for the box ended before it started"),
     "resource": Code("the kernel was out of memory, descriptors or space",
                      "the machine is short of memory, descriptors or space; try again"),
 }
 
-TRANSIENT_CODES = frozenset({"transient", "resource"})
+TRANSIENT_CODES = frozenset({"transient", "resource", "start_timed_out"})
 
 
 def _one_line(text: str) -> str:

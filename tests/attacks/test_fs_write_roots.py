@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 from requirements import at_tiers, requirement
-from support.actors import Actor
+from support.actors import Actor, make_repository
 from support.boxes import Op, failed_with, kept, op, worked
 from support.trees import changes, snapshot
 
@@ -91,3 +93,18 @@ def test_the_private_temp_is_writable_and_gone_afterwards(actor: Actor, tier: st
     run = actor.box([op("create", path="/tmp/private", keep=True), op("create", path="/var/tmp/private", keep=True), op("create", path="/dev/shm/private", keep=True)], tier=tier)
     worked(run.answers)
     assert not any(actor.host(f"{place}/private").exists() for place in ("/tmp", "/var/tmp", "/dev/shm"))
+
+
+@requirement("fs.write_roots")
+@pytest.mark.parametrize("tier", ("standard", "guarded", "strict"))
+@pytest.mark.parametrize("place", ("work", "/tmp"))
+def test_a_path_hidden_inside_a_read_grant_inside_a_write_root_is_hidden(actor: Actor, tier: str, place: str) -> None:
+    workspace = make_repository(actor, os.path.join(actor.home, place, "hidden-inside"))
+    secret = actor.put(f"{workspace}/sub/secret", "hidden-needle\n")
+    plain = actor.put(f"{workspace}/sub/plain", "plain\n")
+    worked(actor.bare([op("read", path=secret)], cwd=workspace))
+    run = actor.box([op("read", path=secret), op("read", path=plain)], tier=tier, cwd=workspace,
+                    read=[f"{workspace}/sub"], write=[workspace], hide=[secret])
+    failed_with({f"read {secret}": run.answers[f"read {secret}"]}, {"ENOENT", "EACCES"})
+    assert run.value(f"read {plain}") == "plain\n"
+    actor.remove(workspace)

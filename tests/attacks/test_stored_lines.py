@@ -66,6 +66,19 @@ def test_a_secret_that_came_after_the_line_was_stored_is_masked(actor: Actor, fr
     failed_with(answers, UNREADABLE)
 
 
+@requirement("fs.workspace_secrets")
+@at_tiers("fs.workspace_secrets")
+def test_thousands_of_secrets_that_came_later_are_masked(actor: Actor, fresh_repo: str, stored: dict[str, Any]) -> None:
+    """More names than one message between the launcher's processes holds."""
+    actor.sh("for n in $(seq 4000); do echo later-needle > .env.a-name-of-some-length-$n; done", cwd=fresh_repo)
+    plain = actor.put(f"{fresh_repo}/notes.txt", "plain\n", 0o644)
+    ops = [op("read", str(n), path=f"{fresh_repo}/.env.a-name-of-some-length-{n}") for n in (1, 2000, 4000)]
+    worked(actor.bare(ops, cwd=fresh_repo))
+    answers = start(actor, stored, [*ops, op("read", "plain", path=plain)], fresh_repo)
+    worked({"plain": answers.pop("plain")})
+    failed_with(answers, UNREADABLE)
+
+
 @requirement("fs.persistence")
 @at_tiers("fs.persistence")
 @pytest.mark.parametrize("where", [".husky", "tools/hooks"])

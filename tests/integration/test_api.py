@@ -120,6 +120,13 @@ def test_a_time_limit_is_typed_and_leaves_nothing_alive(work: Path) -> None:
     assert caught.value.receipt.outcome == "timed_out"
 
 
+def test_a_time_limit_shorter_than_the_start_is_the_commands_and_not_the_starts(work: Path) -> None:
+    for _ in range(10):
+        with pytest.raises(stockade.TimedOut) as caught:
+            box(work).run(["sleep", "1000"], timeout=0.001)
+        assert caught.value.receipt.outcome == "timed_out"
+
+
 def test_check_raises_the_typed_error_with_the_receipt(work: Path) -> None:
     with pytest.raises(stockade.CommandFailed) as caught:
         box(work).run(["sh", "-c", "exit 4"], check=True)

@@ -161,7 +161,8 @@ def test_the_same_plan_without_a_fault_runs(actor: Actor) -> None:
     assert (ended.status, ended.code) == (0, None), ended.err
     assert ended.records["launch"]["effective_tier"] == "strict" and ended.records["end"]["exit_code"] == 0
     # What nobody counted is null and not zero.
-    assert (ended.records["end"]["discarded"], ended.records["end"]["net_denied"]) == (None, None)
+    assert ended.records["end"]["net_denied"] is None
+    assert ended.records["end"]["discarded"] == {"files": 0, "bytes": 0, "names": [], "complete": True}
     assert actor.host(marker).exists()
     actor.remove(marker)
 
@@ -205,7 +206,8 @@ def _bad_plans(actor: Actor) -> dict[str, tuple[str, int, dict[str, Any]]]:
         "other interpreter": ("interpreter_changed", 14, {"executable": "/usr/bin/env"}),
         "promise without its facts": ("promise_not_kept", 14, {"promises": [*small_plan(actor)["promises"], missing]}),
         "landlock too new": ("landlock_unavailable", 11, {"landlock": small_plan(actor)["landlock"] | {"abi": 99}}),
-        "filter unknown": ("seccomp_denied", 13, {"seccomp": {"filter": "none"}}),
+        "filter unknown": ("plan_invalid", 0, {"seccomp": {"filter": "none"}}),
+        "filter for no command": ("plan_invalid", 0, {"seccomp": {"filter": "trace"}}),
         "no namespaces": ("plan_invalid", 0, {"namespaces": []}),
         "net mismatch": ("plan_invalid", 0, {"net": "host"}),
         "unknown field": ("plan_invalid", 0, {"surprise": 1}),
@@ -223,7 +225,7 @@ def _bad_plans(actor: Actor) -> dict[str, tuple[str, int, dict[str, Any]]]:
 
 PLANS = ("guard below a link", "guard with no possible name", "watched root missing", "watched root is a link", "variable that cannot be", "variable with NUL",
          "source missing", "source type", "source is a link", "source below a link", "no mount point", "mount point in the tree", "descriptor not open", "cwd missing",
-         "other interpreter", "promise without its facts", "landlock too new", "filter unknown", "no namespaces", "net mismatch", "unknown field", "unknown schema",
+         "other interpreter", "promise without its facts", "landlock too new", "filter unknown", "filter for no command", "no namespaces", "net mismatch", "unknown field", "unknown schema",
          "relative path", "dotted path", "no root row", "no rows", "unknown parameter", "unknown fact state", "unknown tier", "hidden name climbs")
 
 
@@ -240,7 +242,8 @@ def test_a_plan_that_cannot_be_carried_out_is_refused(actor: Actor, name: str) -
 
 @requirement("launcher.fault_is_typed")
 @pytest.mark.parametrize("field", sorted(["schema", "backend", "caller", "requested_tier", "profiles", "accept", "net", "namespaces", "ids", "mounts", "guards", "guard_lost",
-                                          "cover_sockets", "env", "fds", "landlock", "limits", "seccomp", "cwd", "executable", "hostname", "persistence", "promises", "record"]))
+                                          "cover_sockets", "env", "fds", "landlock", "limits", "seccomp", "cwd", "executable", "hostname", "persistence", "promises", "record",
+                                          "appearing", "discards"]))
 def test_a_plan_without_one_of_its_fields_is_refused(user: Actor, field: str) -> None:
     argv, marker = _marked(user)
     plan = small_plan(user)

@@ -240,6 +240,10 @@ class Actor:
         job = {"mode": "run", "argv": list(argv), "input": stdin, "kwargs": kwargs}
         return BoxRun(self.answer(job, cwd=cwd, env=env, before=before, lib=lib, python=python))
 
+    def trace(self, argv: Sequence[str], *, tier: str, cwd: str | None = None, env: dict[str, str] | None = None, **kwargs: Any) -> dict[str, Any]:
+        """Run one command in a watched box: the answer of ``run`` with the tracer's lines."""
+        return self.answer({"mode": "trace", "argv": list(argv), "kwargs": self._grants(tier, cwd, kwargs)}, cwd=cwd, env=env)
+
     def box(self, ops: Sequence[Op], *, tier: str, **kwargs: Any) -> BoxRun:
         """Run the operations in a box of the tier and parse the answers."""
         done = self.run([PYTHON, str(self.stage.bin / "probe.py")], tier=tier, stdin=json.dumps(ops), **kwargs)

@@ -6,7 +6,8 @@ the test run). One JSON job in argv[2], the package's parent directory in argv[1
 ``run`` (one box, answer as JSON), ``exec`` (become the launcher of a wrapped command, for boxes
 that live while the host acts), ``plan`` (the compiled plan), ``raw`` (a given plan through a
 sealed memfd to the launcher, for mechanisms switched off and for faults), ``check`` (what
-``Sandbox.check`` says about paths), ``storm`` (``Sandbox.open`` while names are swapped), ``open`` (one file).
+``Sandbox.check`` says about paths), ``storm`` (``Sandbox.open`` while names are swapped), ``open`` (one file), ``trace`` (one box whose
+names are watched).
 """
 
 from __future__ import annotations
@@ -116,6 +117,29 @@ def raw(job):
     os.execv(argv[0], argv)
 
 
+def trace(job):
+    """Run one box with its tracer: what the tracer wrote, besides the answer of ``run``."""
+    import stockade
+    from stockade.frozen import replace
+    from stockade.process import _exec
+    from stockade.process.prepare import launch_of, prepare
+    from stockade.rules.request import build_request
+
+    fd = os.memfd_create("trace", os.MFD_CLOEXEC)
+    try:
+        launch = launch_of(prepare(build_request(job["argv"], **_kwargs(job))), {})
+        with _exec.Box(replace(launch, trace_fd=fd), stdout=-1, stderr=-1) as box:
+            out, err = box.communicate()
+            status = box.wait()
+    except stockade.Error as error:
+        return _refusal(error)
+    with open(fd, encoding="utf-8", closefd=True) as stream:
+        stream.seek(0)
+        lines = [json.loads(line) for line in stream]
+    return {"returncode": status, "stdout": out.decode("utf-8", "replace"), "stderr": err.decode("utf-8", "replace"),
+            "receipt": _receipt(box.receipt), "lines": lines}
+
+
 def check(job):
     """Ask ``Sandbox.check`` about many (path, mode) pairs; the grant is looked for in some of the denials only."""
     import stockade
@@ -206,7 +230,8 @@ def main():
     sys.path.insert(0, sys.argv[1])
     with open(sys.argv[2], encoding="utf-8") if sys.argv[2].startswith("/") else os.fdopen(int(sys.argv[2])) as source:
         job = json.load(source)
-    mode = {"run": run, "exec": become, "plan": plan, "raw": raw, "check": check, "storm": storm, "open": open_one}[job["mode"]]
+    mode = {"run": run, "exec": become, "plan": plan, "raw": raw, "check": check, "storm": storm, "open": open_one,
+            "trace": trace}[job["mode"]]
     answer = mode(job)
     json.dump(answer, sys.stdout)
 

@@ -19,17 +19,20 @@ pub enum Action {
     Allow,
     /// The call is not run; 0 means it "succeeded".
     Errno(u16),
+    /// The call stops for the tracer of its process; without one it fails with ENOSYS.
+    Trace,
 }
 
 impl Action {
     pub const ALLOW: Action = Action::Allow;
     pub const ENOSYS: Action = Action::Errno(38);
 
-    /// SECCOMP_RET_ALLOW, or SECCOMP_RET_ERRNO with the errno in the low half.
+    /// SECCOMP_RET_ALLOW, SECCOMP_RET_TRACE, or SECCOMP_RET_ERRNO with the errno in the low half.
     pub fn seccomp_value(self) -> u32 {
         match self {
             Action::Allow => 0x7fff_0000,
             Action::Errno(errno) => 0x0005_0000 | u32::from(errno),
+            Action::Trace => 0x7ff0_0000,
         }
     }
 }
@@ -41,6 +44,7 @@ impl TryFrom<String> for Action {
     fn try_from(name: String) -> Result<Self, String> {
         match name.as_str() {
             "allow" => Ok(Action::Allow),
+            "trace" => Ok(Action::Trace),
             "done" => Ok(Action::Errno(0)),
             "EPERM" => Ok(Action::Errno(1)),
             "ENOSYS" => Ok(Action::ENOSYS),

@@ -5,6 +5,7 @@
 use serde::Serialize;
 
 use super::SCHEMA;
+use crate::discard::Discarded;
 use crate::persist::Change;
 use crate::promises::{PromiseState, Tier};
 use crate::ulid;
@@ -74,8 +75,7 @@ pub struct End {
     pub max_rss_bytes: u64,
     pub persistence: Vec<Change>,
     pub guard_lost: Vec<String>,
-    /// Not counted by this version.
-    pub discarded: Option<u64>,
+    pub discarded: Option<Discarded>,
     /// Not recorded by this version.
     pub net_denied: Option<Vec<String>>,
     pub inside: u64,

@@ -45,6 +45,7 @@ calls! {
     statx(dir: c_int, path: *const c_char, flags: c_int, mask: c_uint, to: *mut Statx) -> c_int = SYS_statx;
     readlinkat(dir: c_int, path: *const c_char, to: *mut c_char, size: size_t) -> ssize_t = SYS_readlinkat;
     symlinkat(to: *const c_char, dir: c_int, path: *const c_char) -> c_int = SYS_symlinkat;
+    linkat(from: c_int, old: *const c_char, dir: c_int, name: *const c_char, flags: c_int) -> c_int = SYS_linkat;
     mkdirat(dir: c_int, path: *const c_char, mode: mode_t) -> c_int = SYS_mkdirat;
     mknodat(dir: c_int, path: *const c_char, mode: mode_t, device: c_ulong) -> c_int = SYS_mknodat;
     renameat(from: c_int, old: *const c_char, to: c_int, new: *const c_char) -> c_int = SYS_renameat;

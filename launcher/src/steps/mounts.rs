@@ -255,6 +255,11 @@ impl Root {
             .map_err(|e| denied("seal of", target, &e))
     }
 
+    /// The tmpfs of a row, by its target.
+    pub fn tmpfs(&self, target: &str) -> Option<RawFd> {
+        self.tmpfs.get(target).map(|fd| fd.as_raw_fd())
+    }
+
     /// Step 6: pivot_root(2) with both arguments "."; the old root is then on top of the new one.
     pub fn enter(&self) -> Result<(), Refusal> {
         let fail = |what: &str, e: &io::Error| Refusal::new("pivot_denied", what).io(e);
@@ -382,6 +387,13 @@ pub fn make_node_at(dir: RawFd, name: &str, mode: libc::mode_t) -> io::Result<()
     let name = sys::cstr(name)?;
     // SAFETY: name outlives the call.
     sys::check(i64::from(unsafe { libc::mknodat(dir, name.as_ptr(), mode, 0) })).map(drop)
+}
+
+/// linkat(2) of a name in one directory to a name in another of the same file system.
+pub fn link_at(from: RawFd, old: &str, dir: RawFd, name: &str) -> io::Result<()> {
+    let (old, name) = (sys::cstr(old)?, sys::cstr(name)?);
+    // SAFETY: both names outlive the call.
+    sys::check(i64::from(unsafe { libc::linkat(from, old.as_ptr(), dir, name.as_ptr(), 0) })).map(drop)
 }
 
 pub fn write_at(dir: RawFd, name: &str, mode: libc::mode_t, content: &[u8]) -> io::Result<()> {

@@ -149,39 +149,70 @@ fn veil(lower: RawFd, hide: &[String], dirs: &[String]) -> io::Result<OwnedFd> {
     let top = sys::fstat(lower)?;
     let mode = format!("{:o}", top.st_mode & 0o777);
     let veil = sys::new_fs("tmpfs", &[("mode", Some(&mode)), ("size", Some("4194304"))], FLAGS)?;
+    let mut trail = Trail { veil, lower, open: Vec::new(), first: None };
     for name in dirs {
-        descend(veil.as_raw_fd(), lower, name, true)?;
+        trail.lay(name, true)?;
     }
     for name in hide {
-        descend(veil.as_raw_fd(), lower, name, false)?;
+        trail.lay(name, false)?;
     }
-    Ok(veil)
+    Ok(trail.veil)
 }
 
-/// Walks `name` in the veil, copying directory modes from the host, and ends in
-/// a directory (mount point) or a whiteout. A parent that the host does not have
-/// is itself whited out: it must not appear, and may not be filled in later.
-fn descend(veil: RawFd, lower: RawFd, name: &str, mount_point: bool) -> io::Result<()> {
-    let mut here = dup(veil)?;
-    let mut parts = name.split('/').peekable();
-    let mut prefix = String::new();
-    while let Some(part) = parts.next() {
-        prefix = if prefix.is_empty() { part.to_string() } else { format!("{prefix}/{part}") };
-        let last = parts.peek().is_none();
-        if !last || mount_point {
-            let mode = host_dir_mode(lower, &prefix).or(mount_point.then_some(0o755));
-            if let Some(mode) = mode {
-                ignore_existing(mounts::make_dir_at(here.as_raw_fd(), part, mode))?;
-            }
-            if let Ok(next) = open_dir(here.as_raw_fd(), part) {
-                here = next;
-                continue;
-            }
+/// The veil in the making. Names come sorted: directories that lead to one mostly lead to the next.
+struct Trail {
+    veil: OwnedFd,
+    lower: RawFd,
+    /// The directories that lead to the last name, each with its path.
+    open: Vec<(String, OwnedFd)>,
+    /// The first whiteout: the others are links to it, which cost no inode each (overlayfs does the same).
+    first: Option<(OwnedFd, String)>,
+}
+
+impl Trail {
+    /// Walks `name` in the veil, copying directory modes from the host, and ends in
+    /// a directory (mount point) or a whiteout. A parent that the host does not have
+    /// is itself whited out: it must not appear, and may not be filled in later.
+    fn lay(&mut self, name: &str, mount_point: bool) -> io::Result<()> {
+        let leads = |path: &str| name.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'));
+        while self.open.last().is_some_and(|(path, _)| !leads(path)) {
+            self.open.pop();
         }
-        // An existing directory here is a mount point of the plan: grants win over hiding its parents.
-        return ignore_existing(mounts::make_node_at(here.as_raw_fd(), part, libc::S_IFCHR));
+        let mut start = self.open.last().map_or(0, |(path, _)| path.len() + 1);
+        while start <= name.len() {
+            let end = name[start..].find('/').map_or(name.len(), |at| start + at);
+            let needed = end < name.len() || mount_point;
+            if !(needed && self.enter(&name[..end], &name[start..end], mount_point)?) {
+                // An existing directory here is a mount point of the plan: grants win over hiding its parents.
+                return ignore_existing(self.white_out(&name[start..end]));
+            }
+            start = end + 1;
+        }
+        Ok(())
     }
-    Ok(())
+
+    /// Makes and opens one directory; false when the host has none and none is needed.
+    fn enter(&mut self, path: &str, part: &str, mount_point: bool) -> io::Result<bool> {
+        if let Some(mode) = host_dir_mode(self.lower, path).or(mount_point.then_some(0o755)) {
+            ignore_existing(mounts::make_dir_at(self.here(), part, mode))?;
+        }
+        let Ok(next) = open_dir(self.here(), part) else { return Ok(false) };
+        self.open.push((path.to_string(), next));
+        Ok(true)
+    }
+
+    fn white_out(&mut self, part: &str) -> io::Result<()> {
+        if let Some((dir, name)) = &self.first {
+            return mounts::link_at(dir.as_raw_fd(), name, self.here(), part);
+        }
+        mounts::make_node_at(self.here(), part, libc::S_IFCHR)?;
+        self.first = Some((dup(self.here())?, part.to_string()));
+        Ok(())
+    }
+
+    fn here(&self) -> RawFd {
+        self.open.last().map_or(self.veil.as_raw_fd(), |(_, dir)| dir.as_raw_fd())
+    }
 }
 
 fn host_dir_mode(lower: RawFd, path: &str) -> Option<libc::mode_t> {

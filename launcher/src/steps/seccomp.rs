@@ -13,8 +13,17 @@ mod compiled {
     include!(concat!(env!("OUT_DIR"), "/seccomp_filters.rs"));
 }
 
-/// Names of the filters: `default`, `default-root` for a box, `init` for its process 1.
+/// Names of the filters: `default`, `default-root` for a box, `init` for its process 1, and
+/// `trace`, which comes on top of one of the first two.
 pub const FILTERS: &[&str] = compiled::NAMES;
+
+/// Number and name of each call that the filter `trace` stops.
+pub const TRACED: &[(u32, &str)] = compiled::TRACED;
+
+/// Tells whether a filter is one for commands: a plan can name no other.
+pub fn confines_commands(filter: &str) -> bool {
+    matches!(filter, "default" | "default-root")
+}
 
 /// Installs `filter` for the calling thread and all that it starts; nothing undoes it.
 ///

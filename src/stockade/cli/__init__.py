@@ -95,6 +95,10 @@ def _call(command: Command, parsed: Parsed) -> int:
 
         show(command, parsed.path, stream=sys.stderr)
         return 2
+    if sys.platform != "linux":
+        from stockade.elsewhere import refused
+
+        raise refused(parsed.path)
     from importlib import import_module
 
     module, _, function = command.handler.partition(":")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from stockade.cli.grammar import JSON, Command, Option
 
-LATER = ("learn", "prove", "audit", "policy", "mcp", "lint", "gateway", "app")
+LATER = ("prove", "audit", "policy", "mcp", "lint", "gateway", "app")
 
 # What a box may be asked for; the same words for run, shell, explain and why.
 BOX = (
@@ -84,6 +84,18 @@ _WHY = Command(
     examples=("stockade why /usr/bin/env", "stockade why ~/.ssh/id_ed25519 || true",
               "stockade why --write --tier strict . ; stockade why --tier strict example.com || true"))
 
+_LEARN = Command(
+    name="learn", summary="run a command, watch what its box kept from it, propose the smallest profile",
+    handler="learn:learn", words="CMD [ARG...]", runs=True, at_least=1, at_most=None, failure=125, complete="command",
+    options=(*BOX, Option(name="--save", metavar="NAME", help="write or extend that profile of yours"), JSON),
+    text="Ends as the command ended; 125: every failure of Stockade itself. The report goes to standard error, after "
+         "the command's own lines; with --json the document goes to standard output and all else to standard error.",
+    more=("Watching slows a command that names many files, and strace or gdb do not work inside meanwhile. What it "
+          "proposes is what this one run asked for: read it before you keep it. Credential stores, places that run "
+          "code later and control sockets are named apart, with the option that would grant them, never proposed.",),
+    examples=("stockade learn -- sh -c 'cat /etc/hostname'", "stockade learn --tier strict --json -- true",
+              "stockade learn --tier strict --save mytool -- sh -c 'ls ~ >/dev/null'"))
+
 _DOCTOR = Command(
     name="doctor", summary="what this host can keep, tried with real boxes, and the remedy", handler="doctor:doctor",
     options=(JSON, Option(name="--fix", help="print the remedy and, as root, apply what is safe"), _DRY,
@@ -155,6 +167,6 @@ _HELP = Command(
 ROOT = Command(
     name="stockade", summary="run a command at the isolation tier you ask for, or be told why not",
     options=(Option(name="--version", help="print the version"),),
-    commands=(_RUN, _SHELL, _EXPLAIN, _WHY, _DOCTOR, _PS, _STOP, _SHOW, _PLAN, _CACHE, _PROFILE, _TRUST, _COMPLETION,
-              _HELP),
+    commands=(_RUN, _SHELL, _EXPLAIN, _WHY, _LEARN, _DOCTOR, _PS, _STOP, _SHOW, _PLAN, _CACHE, _PROFILE, _TRUST,
+              _COMPLETION, _HELP),
     examples=("stockade run -- sh -c 'echo in a box'", "stockade doctor", "stockade --version"))

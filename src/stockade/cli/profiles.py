@@ -82,6 +82,7 @@ def plain(profile: Profile) -> dict[str, Any]:
         "config": [f"{made.env}: {made.filter} of {' '.join(ref.text for ref in made.sources)}"
                    for made in profile.config],
         "state": [f"{item.path.text}: {item.mode}" for item in profile.state],
+        "private": [ref.text for ref in profile.private],
         "inner_sandbox": profile.inner_sandbox.mode if profile.inner_sandbox else None,
     }
 

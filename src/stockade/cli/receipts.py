@@ -176,6 +176,8 @@ def _end(receipt: Receipt, end: Any) -> Iterator[tuple[str, str]]:
     yield "used", ", ".join([*used, *([f"{size(peak)} at most"] if peak is not None else [])])
     for item in receipt.persistence:
         yield "persistence", f"{item['change']} {os.path.join(item['root'], item['path'])}"
+    if _lost_files(receipt):
+        yield "thrown away", _thrown_away(receipt, shown=len(receipt.discarded["names"]) if receipt.discarded else 0)
     for word in (*end.get("guard_lost", ()), *end.get("degraded", ())):
         yield "degraded", str(word)
 
@@ -196,9 +198,29 @@ def after(receipt: Receipt, *, hints: bool) -> Iterator[str]:
     if end.get("limit_hit"):
         known = True
         yield f"ended by the {str(end['limit_hit']).replace('_', ' ')} limit"
+    if _lost_files(receipt):
+        yield f"written to the private home and thrown away: {_thrown_away(receipt, shown=_SHOWN)}"
     failed = bool(end.get("exit_code")) or (end.get("signal") and end["signal"] not in _ASKED)
+    if failed and hints and _lost_files(receipt):
+        known = True
+        yield "hint: --write DIR keeps what is written below DIR; a profile's [[state]] keeps a single file"
     if failed and hints and not known:
-        yield "hint: stockade why [--write] PATH says which rule denies a path, and the grant that changes it"
+        yield "hint: stockade learn -- CMD shows what was missing"
+
+
+def _lost_files(receipt: Receipt) -> int:
+    return 0 if receipt.discarded is None else int(receipt.discarded["files"])
+
+
+def _thrown_away(receipt: Receipt, *, shown: int) -> str:
+    """Return ``2 files (1.5 KiB): ~/.foo, ~/.bar``; names are the command's, escaped by who prints them."""
+    lost = receipt.discarded
+    assert lost is not None
+    home = os.path.expanduser("~").rstrip("/") + "/"
+    names = ["~/" + name[len(home):] if name.startswith(home) else name for name in lost["names"][:shown]]
+    files, least = lost["files"], "" if lost["complete"] else "at least "
+    more = f" and {files - len(names)} more" if files > len(names) else ""
+    return f"{least}{files} file{'s' * (files != 1)} ({size(lost['bytes'])}): {', '.join(names)}{more}"
 
 
 def _persistence(receipt: Receipt) -> str:

@@ -21,6 +21,10 @@ _NAMES = {"tier": "tier", "cwd": "cwd", "net": "net", "tmp": "tmp", "cache": "ca
           "on_persistence": "on_persistence"}
 _LISTS = {"profile": "profile", "read": "read", "write": "write", "hide": "hide", "allow_socket": "sockets",
           "allow": "allow", "device": "devices", "accept": "accept", "publish": "publish"}
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from stockade.rules.settings import Settings
+
 MAX_ENV_FILE = 1 << 20
 _NETS = ("none", "host")
 
@@ -99,6 +103,15 @@ def request(parsed: Parsed, argv: tuple[str, ...], **more: Any) -> Request:
 
 def state_home() -> StateHome:
     """Return the state home that policy and environment choose, for commands about the past."""
+    return _settings().state_home
+
+
+def cache_limit() -> int:
+    """Return what all caches may take together in bytes, 0 for no limit."""
+    return _settings().cache_limit_bytes
+
+
+def _settings() -> Settings:
     from stockade.rules.settings import load_settings
 
-    return load_settings(build_request(["true"], cwd="/")).state_home
+    return load_settings(build_request(["true"], cwd="/"))

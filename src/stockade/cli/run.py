@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 def run(parsed: Parsed) -> int:
     """Run a command in a box and end as it ended."""
-    _check_quoted(parsed.words)
+    check_quoted(parsed.words)
     return _run(parsed, parsed.words, hints=True)
 
 
-def _check_quoted(words: tuple[str, ...]) -> None:
+def check_quoted(words: tuple[str, ...]) -> None:
     """Answer a command line that was quoted as a whole, which no PATH has a name for.
 
     Raises: ConfigError ``not_found``.
@@ -60,7 +60,7 @@ def _run(parsed: Parsed, argv: tuple[str, ...], *, hints: bool) -> int:
     sink = _sink(parsed.text("receipt"))
     prepared = prepare(wanted.request(parsed, argv))
     watched = os.isatty(2) and not parsed.flag("quiet")
-    _before(prepared, parsed, watched=watched)
+    before(prepared, parsed, watched=watched)
     if prepared.compiled is None:
         return _off(prepared, sink)
     advice = None if parsed.flag("quiet") or not hints else _advice(prepared, argv)
@@ -69,10 +69,10 @@ def _run(parsed: Parsed, argv: tuple[str, ...], *, hints: bool) -> int:
         attend.become(prepared)
     ended = attend.attend(prepared)
     if ended.error is not None:
-        return _not_started(ended.error, sink, told=ended.told)
+        return not_started(ended.error, sink, told=ended.told)
     for line in _lines(ended, advice, watched=watched, hints=hints):
         tell(line)
-    return _finish(sink, ended)
+    return finish(sink, ended)
 
 
 def _advice(prepared: Prepared, argv: tuple[str, ...]) -> Advice | None:
@@ -92,7 +92,7 @@ def _sink(target: str | None) -> Sink | None:
     return open_sink(target)
 
 
-def _before(prepared: Prepared, parsed: Parsed, *, watched: bool) -> None:
+def before(prepared: Prepared, parsed: Parsed, *, watched: bool) -> None:
     """Say what is about to run: the tier on a terminal, what was taken away anywhere."""
     if parsed.flag("quiet"):
         return
@@ -178,11 +178,11 @@ def _off(prepared: Prepared, sink: Sink | None) -> int:
     try:
         done = off.attend(prepared)
     except TimedOut as error:
-        return _finish(sink, attend.Ended(status=error.exit_status, receipt=error.receipt))
-    return _finish(sink, attend.Ended(status=done.returncode, receipt=done.receipt))
+        return finish(sink, attend.Ended(status=error.exit_status, receipt=error.receipt))
+    return finish(sink, attend.Ended(status=done.returncode, receipt=done.receipt))
 
 
-def _not_started(error: Error, sink: Sink | None, *, told: bool) -> int:
+def not_started(error: Error, sink: Sink | None, *, told: bool) -> int:
     if not told:
         tell(f"refused: {error}")
     if sink is not None:
@@ -201,7 +201,7 @@ def _lines(ended: attend.Ended, advice: Advice | None, *, watched: bool, hints: 
         yield exact
 
 
-def _finish(sink: Sink | None, ended: attend.Ended) -> int:
+def finish(sink: Sink | None, ended: attend.Ended) -> int:
     """Deliver the receipt, then end as the command did."""
     if sink is not None and ended.receipt is not None:
         sink.write(ended.receipt)

@@ -31,7 +31,7 @@ from stockade.plan import (
 from stockade.plan.landlock import ruleset
 from stockade.plan.states import promise_rows
 from stockade.plan.table import Table
-from stockade.plan.want import Want, is_below
+from stockade.plan.want import Want, below_any, is_below
 from stockade.plan.witness import Witness
 from stockade.rules.profile import InnerSandbox
 from stockade.rules.resolve import Resolved
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from stockade.host.facts import HostFacts
 
 SCHEMA = "stockade.plan.v1"
+MAX_DISCARDS = 32  # the launcher hands over no more
 NAMESPACES = ("cgroup", "ipc", "mount", "pid", "user", "uts")
 LIMITS = ("processes", "files", "cpu_time_s", "memory_bytes", "address_space_bytes", "wall_ms")
 
@@ -100,8 +101,9 @@ def compile_plan(resolved: Resolved, host: HostFacts, decision: Decision,
     promises = promise_rows(want, opened, found.lost)
     table = _table(want, hidden, found, (command, tools), resolved)
     later = appearing.plan_rows(want) if stored else []
-    plan = {**_plan(want, _within_memory(table.finish(), want), found, command, keep_env), "promises": promises,
-            "appearing": later}
+    mounts = _within_memory(table.finish(), want)
+    plan = {**_plan(want, mounts, found, command, keep_env), "promises": promises, "appearing": later,
+            "discards": _discards(mounts, want)}
     _parametrise(plan, want.workspace)
     inputs.make_cache_dirs(want, resolved)
     data = canonical.canonical(plan)
@@ -146,6 +148,7 @@ def _table(want: Want, hidden: tuple[hiding.Hidden, ...], found: guards.Guards,
     linux.reads(table, want, hidden, () if want.strict else (*want.read, *command.needs))
     linux.caches(table, want)
     writeroots.add(table, want, found.mounted)
+    linux.private(table, want)
     linux.sockets(table, want)
     for path, is_dir in sorted(found.masks.items()):
         table.add(rows.mask(path, is_dir=is_dir))
@@ -198,6 +201,15 @@ def _executable(want: Want, table: list[rows.Row], command: discover.Command) ->
     return command.canonical if shown else None
 
 
+def _discards(table: list[rows.Row], want: Want) -> list[str]:
+    """Private places of a home that look as if they were kept; a cache that was asked to go is none."""
+    gone = [item.path for item in want.caches if not item.upper]
+    homes = tuple(home for home in want.homes if home != "/")
+    found = [row["target"] for row in table if row["kind"] == "tmpfs" and "ro" not in row["attrs"]
+             and below_any(row["target"], homes) and row["target"] not in gone]
+    return found[:MAX_DISCARDS]
+
+
 def _parametrise(plan: dict[str, Any], workspace: str | None) -> None:
     """Replace the workspace by ``@ws`` wherever a path lies in it."""
     if workspace is None:
@@ -216,6 +228,7 @@ def _parametrise(plan: dict[str, Any], workspace: str | None) -> None:
         guard["path"] = short(guard["path"])
     for item in (*plan["persistence"], *plan["appearing"]):
         item["root"] = short(item["root"])
+    plan["discards"] = [short(path) for path in plan["discards"]]
     for rule in (plan["landlock"] or {"rules": []})["rules"]:
         rule["path"] = short(rule["path"])
     # The real working directory travels on the command line: one plan for every subdirectory.
@@ -233,17 +246,18 @@ def command_line(resolved: Resolved, argv: tuple[str, ...]) -> tuple[str, ...]:
     return (argv[0], *extra, *argv[1:])
 
 
-def own_switch(inner: InnerSandbox, argv: tuple[str, ...]) -> bool:
-    """Tell whether the caller gave that switch with a value of their own, which then stands."""
-    return bool(inner.args) and inner.args[0] in argv[1:]
+def own_switch(inner: InnerSandbox, argv: tuple[str, ...]) -> str | None:
+    """Return the word by which the caller chose that sandbox, which then stands; None when there is none."""
+    words = (*inner.args[:1], *inner.own)
+    return next((name for name in (word.partition("=")[0] for word in argv[1:]) if name in words), None)
 
 
 def _notes(resolved: Resolved) -> list[str]:
     argv = resolved.request.argv
-    found = [f"inner sandbox: {inner.args[0]!r} is the caller's own, so its sandbox is not switched {inner.mode}"
-             for inner in resolved.inner_sandbox if own_switch(inner, argv)]
-    found += [f"inner sandbox {inner.mode}: {inner.note}" for inner in resolved.inner_sandbox
-              if inner.note and not own_switch(inner, argv)]
+    own = [(inner, own_switch(inner, argv)) for inner in resolved.inner_sandbox]
+    found = [f"inner sandbox: {word!r} is the caller's own, so its sandbox is not switched {inner.mode}"
+             for inner, word in own if word]
+    found += [f"inner sandbox {inner.mode}: {inner.note}" for inner, word in own if inner.note and not word]
     return found
 
 

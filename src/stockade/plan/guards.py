@@ -16,7 +16,7 @@ from stockade.errors import Refused
 from stockade.plan import gitfacts, hardlinks, nested, own, rows, writeroots
 from stockade.plan.hiding import Hidden, within
 from stockade.plan.trails import trail
-from stockade.plan.want import Want, is_below
+from stockade.plan.want import Want, below_any, is_below
 from stockade.rules.load import Entry, load_list
 from stockade.rules.match import is_pattern, matches
 
@@ -39,7 +39,7 @@ class Guards:
     kept, as a reason and as a sentence.
     """
 
-    __slots__ = ("lost", "masks", "mounted", "notes", "points", "repositories")
+    __slots__ = ("lost", "masks", "mounted", "notes", "pinned", "points", "repositories")
 
     def __init__(self, repositories: Iterable[gitfacts.Repository] = ()) -> None:
         self.points: set[str] = set()
@@ -47,6 +47,7 @@ class Guards:
         self.notes: list[str] = []
         self.lost: dict[str, tuple[str, str]] = {}
         self.mounted: tuple[str, ...] = ()
+        self.pinned: tuple[str, ...] = ()  # private directories: nobody may swap what they lie in
         self.repositories = {repo.git_dir: repo for repo in repositories}
 
     def plan_rows(self, read: tuple[str, ...] = ()) -> list[dict[str, object]]:
@@ -63,6 +64,9 @@ class Guards:
             for parent in rows.parents(path, root):
                 found.setdefault(parent, False)
             found[path] = True
+        for path in self.pinned:
+            for parent in rows.parents(path, _root_of(path, self.mounted) or path):
+                found.setdefault(parent, False)
         # Below a read-only point nothing can be renamed: its inner guards would only cost mounts.
         result = [{"path": path, "read_only": locked} for path, locked in found.items()
                   if path in self.masks or not _inside_locked(path, found)]
@@ -101,6 +105,10 @@ def collect(want: Want, hidden: tuple[Hidden, ...], repositories: Iterable[gitfa
     if want.strict:
         _workspace_secrets(guards, want)
     _nameable(guards, want)
+    # What is private is nobody's later: the box may write there.
+    guards.points = {path for path in guards.points if not below_any(path, want.private)}
+    guards.masks = {path: kind for path, kind in guards.masks.items() if not below_any(path, want.private)}
+    guards.pinned = want.private
     guards.mounted = writeroots.mounted(want, (*guards.points, *guards.masks))
     return guards
 

@@ -67,7 +67,7 @@ def gather(resolved: Resolved, host: HostFacts, tier: Tier,
         spelled=_spelled(resolved), sockets=socket_paths(resolved, env),
         devices=_existing(resolved.devices, "device", resolved),
         allow=frozenset(item.value for item in resolved.allow),
-        caches=caches(resolved, write), generated=generated, limits=resolved.limits,
+        caches=caches(resolved, write), private=_private(resolved, write), generated=generated, limits=resolved.limits,
         tmp_bytes=size, tmp_disk=kind == "disk", on_persistence=resolved.on_persistence,
         fds=tuple(sorted(resolved.request.pass_fds)), landlock_abi=host.landlock_abi,
         ram_bytes=host.ram_bytes, notes=notes,
@@ -272,6 +272,12 @@ def caches(resolved: Resolved, write: tuple[str, ...]) -> tuple[Cache, ...]:
     return tuple(found)
 
 
+def _private(resolved: Resolved, write: tuple[str, ...]) -> tuple[str, ...]:
+    """Directories inside the write roots of which the box gets an empty one; a missing one has nothing to reach."""
+    found = (os.path.realpath(path) for path in resolved.private)
+    return tuple(path for path in found if path not in write and below_any(path, write) and os.path.isdir(path))
+
+
 def _cache_places(resolved: Resolved, env: Mapping[str, str], write: tuple[str, ...]) -> dict[str, str]:
     """Variables that lead tools to their caches in the box, where the host's own value may not come in.
 
@@ -291,14 +297,20 @@ def identity_of(resolved: Resolved) -> str:
 
 
 def make_cache_dirs(want: Want, resolved: Resolved) -> None:
-    """Create the directories of the identity's caches, and a note of whose they are."""
-    if any(item.upper for item in want.caches):
-        base = os.path.join(os.path.realpath(resolved.state_home.caches), identity_of(resolved))
-        note = os.path.join(base, "identity.json")
-        os.makedirs(base, mode=0o700, exist_ok=True)
-        if not os.path.exists(note):
-            data = {"profiles": list(resolved.profiles), "workspace": resolved.workspace}
-            atomic_write(note, json.dumps(data, sort_keys=True).encode())
+    """Create the directories of the identity's caches, and a note of whose they are.
+
+    The launcher makes what is missing by then; ``check`` looks at them without a launcher.
+    """
+    if not any(item.upper for item in want.caches):
+        return
+    base = os.path.join(os.path.realpath(resolved.state_home.caches), identity_of(resolved))
+    note = os.path.join(base, "identity.json")
+    os.makedirs(base, mode=0o700, exist_ok=True)
+    if os.path.islink(base):
+        return  # the launcher will refuse it; nothing is written where it leads
+    if not os.path.exists(note):
+        data = {"profiles": list(resolved.profiles), "workspace": resolved.workspace}
+        atomic_write(note, json.dumps(data, sort_keys=True).encode())
     for item in want.caches:
         for path in (item.upper, item.work):
             if path:

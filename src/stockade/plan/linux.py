@@ -201,6 +201,12 @@ def _is_own_alone(path: str) -> bool:
         return False
 
 
+def private(table: Table, want: Want) -> None:
+    """Empty directories over those from which live sessions run code; what the box puts there ends with it."""
+    for path in want.private:
+        table.add(rows.tmpfs(path, mode="0700", size_bytes=memory_budget(want.ram_bytes) // 16))
+
+
 def caches(table: Table, want: Want) -> None:
     """Caches of the identity: the user's own below, changes in the identity's upper."""
     for item in want.caches:
@@ -227,8 +233,9 @@ def host_view(table: Table, want: Want, hidden: tuple[Hidden, ...]) -> None:
     _mail(table, want)
     if want.ids.shifted:
         # Root's own files are not its any more: what it was granted by name needs the id map.
+        # A write root is mapped already and masks what is hidden in it.
         for path in want.read:
-            if not below_any(path, homes):
+            if not below_any(path, [*homes, *want.write]):
                 table.add(*show(path, want, hidden=hidden))
     _ssh(table, want)
 

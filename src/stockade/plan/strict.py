@@ -228,7 +228,11 @@ def ground_of(want: Want) -> discover.Ground:
 
 
 def toolchain_roots(want: Want, led: tuple[str, ...]) -> list[str]:
-    """Roots of the listed toolchains; those outside the home only when one of ``led`` is in them."""
+    """Roots of the listed toolchains; those outside the home only when one of ``led`` is in them.
+
+    The home is the one that HOME names: what lies in the account's other home is used by no tool that
+    nothing leads there.
+    """
     want.witness.read_env(want.env, ("PATH",))
     ground = discover.Ground((*want.homes, *want.write, want.state_home), want.write)
     return [root for entry in load_list("toolchains") for root in _toolchain(entry, want, ground, led)]
@@ -237,11 +241,13 @@ def toolchain_roots(want: Want, led: tuple[str, ...]) -> list[str]:
 def _toolchain(entry: Entry, want: Want, ground: discover.Ground, led: tuple[str, ...]) -> list[str]:
     want.witness.read_env(want.env, entry.env)
     found: list[str] = []
+    homes = list(want.homes)
     for home in want.homes:
         for place in locations(entry, home, want.env):
+            usual = home == want.home or not is_below(place, home)
             for path in _matches(place):
                 real = os.path.realpath(path)
-                mine = below_any(real, list(want.homes)) or below_any(path, list(want.homes))
+                mine = usual and (below_any(real, homes) or below_any(path, homes))
                 if ground.may_show(real) and (mine or below_any_of(led, real)) and not leads_out(path, want.write):
                     found.append(real)
     return found

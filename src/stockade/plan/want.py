@@ -45,6 +45,7 @@ class Want:
     ``cwd`` None: the private scratch. ``asked``: real paths of read grants and
     write roots that no profile made.
     ``spelled``: ("read" or "write", path) of grants that were named through a symbolic link.
+    ``private``: directories inside write roots of which the box has an empty one of its own.
     ``sockets``: canonical paths to show. ``generated``: name below /run/config -> text.
     ``notes``: one line each for whoever started it.
     """
@@ -76,6 +77,7 @@ class Want:
     devices: tuple[str, ...] = ()
     allow: frozenset[str] = frozenset()
     caches: tuple[Cache, ...] = ()
+    private: tuple[str, ...] = ()
     generated: tuple[tuple[str, str], ...] = ()
     limits: Mapping[str, int] = field(default_factory=dict)
     tmp_bytes: int | None = None

@@ -88,8 +88,12 @@ class Box(subprocess.Popen[AnyStr]):
                 caller = above_streams(os.pidfd_open(os.getpid()))
                 opened.append(caller)
                 extra += ["--caller-pidfd", str(caller)]
+            handed = [*launch.pass_fds, *opened]
+            if launch.trace_fd is not None:
+                handed.append(launch.trace_fd)
+                extra += ["--trace-fd", str(launch.trace_fd)]
             line = command_line(launch, source=["--plan-fd", str(plan)], extra=extra)
-            super().__init__(line, pass_fds=(*launch.pass_fds, *opened), **popen)
+            super().__init__(line, pass_fds=handed, **popen)
         except OSError as err:
             self._close_report()
             raise start_error(err) from err

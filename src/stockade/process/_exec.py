@@ -41,7 +41,7 @@ def launcher_path() -> str:
     """
     path = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "_bin", "stockade-launch")
     if not os.access(path, os.X_OK):
-        raise LaunchFailed("launcher_missing", f"launcher {path!r}: not an executable file")
+        raise LaunchFailed("launcher_missing", f"launcher {path!r}: got no executable file, expected one")
     return path
 
 
@@ -60,6 +60,7 @@ class Launch:
     tied: bool = True  # the box ends when this process does
     gated: bool = False  # the launcher waits for ``Box.release`` before it looks at the terminal
     degraded: tuple[str, ...] = ()  # what its end record cannot know
+    trace_fd: int | None = None  # a file of the caller's that takes the names which the command uses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

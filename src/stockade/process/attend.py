@@ -56,12 +56,15 @@ def must_stay(prepared: Prepared) -> bool:
     return prepared.compiled is not None and prepared.compiled.tmp_disk
 
 
-def attend(prepared: Prepared) -> Ended:
-    """Run the command to its end with our own standard streams."""
+def attend(prepared: Prepared, *, trace_fd: int | None = None, **popen: Any) -> Ended:
+    """Run the command to its end with our own standard streams, or those that are given.
+
+    Args: trace_fd: a memory file for the launcher's tracer (``watched.py``).
+    """
     tmp = tmpdisk.make(prepared)
     try:
-        launch = replace(launch_of(prepared, {}, tmp), gated=True)
-        with _exec.Box(launch, defer=True, process_group=0) as box, Console(box.pid) as console:
+        launch = replace(launch_of(prepared, {}, tmp), gated=True, trace_fd=trace_fd)
+        with _exec.Box(launch, defer=True, process_group=0, **popen) as box, Console(box.pid) as console:
             # It looks at the terminal once: it must have it by then.
             box.release()
             return _attend(box, console)

@@ -12,6 +12,7 @@ import os
 from _thread import allocate_lock  # threading.Lock, without the rest of that module
 from collections import OrderedDict
 from collections.abc import Mapping
+from time import time
 
 from stockade.errors import ConfigError, shortage
 from stockade.frozen import dataclass, field, replace
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from stockade.rules.resolve import Resolved
 
 MAX_REMEMBERED = 128
+CACHE_LOOK_S = 3600  # a start with caches asks one stat() whether a look at their size is due
 POLICY_PATHS = ("/etc/stockade", "/etc/stockade/policy.toml", "/etc/stockade/policy.d",
                 "/etc/stockade/config.toml", "/etc/stockade/profiles")
 
@@ -109,7 +111,26 @@ def _compiled(request: Request, stored: bool) -> Prepared:
     if decision.kind == "wrap":
         keep = tuple(name for name, _ in resolved.set_env) if stored else ()
         compiled = compile_plan(resolved, host, decision, keep_env=keep, stored=stored)
+        if resolved.caches and resolved.cache == "keep":
+            _mind_caches(resolved)
     return Prepared(request=request, resolved=resolved, decision=decision, compiled=compiled)
+
+
+def _mind_caches(resolved: Resolved) -> None:
+    """Look after the size of the caches when it is time to; a fault of theirs stops no box."""
+    caches = os.path.realpath(resolved.state_home.caches)
+    try:
+        if time() - os.stat(f"{caches}/.looked").st_mtime < CACHE_LOOK_S:
+            return
+    except FileNotFoundError:
+        pass  # no look yet
+    try:
+        from stockade.plan.inputs import identity_of
+        from stockade.process import stores
+
+        stores.look(caches, resolved.cache_limit_bytes, spare=identity_of(resolved))
+    except OSError:
+        return
 
 
 def make_state_home(resolved: Resolved) -> None:

@@ -161,6 +161,14 @@ class Receipt:
         """Persistence points that appeared or changed while the box ran."""
         return () if self.end is None else tuple(self.end.get("persistence", ()))
 
+    @property
+    def discarded(self) -> Mapping[str, Any] | None:
+        """What was written to the private home and is lost: ``files``, ``bytes``, ``names``, ``complete``.
+
+        None: the end is not known yet, or there was no box.
+        """
+        return None if self.end is None else self.end.get("discarded")
+
     def to_json(self) -> dict[str, Any]:
         """Return both records as one plain table, and what they come to together."""
         return {"schema": SCHEMA, "launch": dict(self.launch),

@@ -13,6 +13,7 @@ import os
 from stockade.errors import shortage
 from stockade.ids import ulid
 from stockade.process._exec import above_streams
+from stockade.process.erase import erase
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,66 +79,10 @@ def remove(path: str | None) -> None:
 
 def _remove(path: str) -> None:
     try:
-        _remove_tree(path)
+        erase(path)
         os.unlink(path + LOCK)
     except OSError:
         return  # the lock stays with what is left, so that the next start tries again
-
-
-def _remove_tree(path: str) -> None:
-    """Remove a tree that hostile code filled: locked directories, any depth, no recursion.
-
-    Each round empties the directories of the top and lifts their subdirectories to it, so a tree
-    of a million levels costs neither stack nor descriptors.
-    """
-    try:
-        top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        lifted = ulid()  # no name that the box could have chosen
-        number = 0
-        while directories := _clear(top):
-            for name in directories:
-                number = _flatten(top, name, lifted, number)
-        os.rmdir(path)
-    finally:
-        os.close(top)
-
-
-def _clear(directory: int) -> list[str]:
-    """Unlink everything but directories; return the names of those, opened up for their owner."""
-    found: list[str] = []
-    with os.scandir(directory) as entries:
-        listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-    for name, is_dir in listed:
-        if is_dir:
-            _unlock(directory, name)
-            found.append(name)
-        else:
-            os.unlink(name, dir_fd=directory)
-    return found
-
-
-def _unlock(parent: int, name: str) -> None:
-    """chmod u+rwx through a descriptor: the box may have left mode 0, and chmod follows links."""
-    fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-    try:
-        os.chmod(f"/proc/self/fd/{fd}", 0o700)
-    finally:
-        os.close(fd)
-
-
-def _flatten(top: int, name: str, lifted: str, number: int) -> int:
-    fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
-    try:
-        for inner in _clear(fd):
-            os.rename(inner, f"{lifted}.{number}", src_dir_fd=fd, dst_dir_fd=top)
-            number += 1
-    finally:
-        os.close(fd)
-    os.rmdir(name, dir_fd=top)
-    return number
 
 
 def _collect(base: str) -> None:

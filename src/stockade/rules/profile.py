@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_OWN_KEYS = frozenset({"schema", "description", "extends", "class", "match", "caches", "config", "state",
+_OWN_KEYS = frozenset({"schema", "description", "extends", "class", "match", "caches", "config", "state", "private",
                        "inner_sandbox"})
 _KEYS = LAYER_KEYS | _OWN_KEYS
 
@@ -65,17 +65,24 @@ class StateRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InnerSandbox:
-    """How the tool's own sandbox is switched inside a box."""
+    """How the tool's own sandbox is switched inside a box.
+
+    ``own``: words by which a caller chooses it; one of them, or the first of ``args``, and nothing is added.
+    """
 
     mode: str
     args: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
     set_env: tuple[tuple[str, str], ...] = ()
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """One profile file as it is written, before ``extends`` is followed."""
+    """One profile file as it is written, before ``extends`` is followed.
+
+    ``private``: directories inside the state it grants from which live sessions run code.
+    """
 
     name: str
     layer: Layer
@@ -88,6 +95,7 @@ class Profile:
     caches: tuple[CacheRef, ...] = ()
     config: tuple[ConfigRef, ...] = ()
     state: tuple[StateRef, ...] = ()
+    private: tuple[PathRef, ...] = ()
     inner_sandbox: InnerSandbox | None = None
 
     def is_for(self, command: str) -> bool:
@@ -184,6 +192,7 @@ def parse_profile(document: Document, name: str, level: int) -> Profile:
         caches=tuple(_cache(document, table, layer.origin) for table in _tables(document, "caches")),
         config=tuple(_config(document, table) for table in _tables(document, "config")),
         state=tuple(_state(document, table) for table in _tables(document, "state")),
+        private=tuple(path_ref(document, "private", item) for item in document.strings("private", document.data)),
         inner_sandbox=_inner(document),
     )
 
@@ -241,11 +250,11 @@ def _inner(document: Document) -> InnerSandbox | None:
     table = document.data.get("inner_sandbox")
     if table is None:
         return None
-    document.check_keys(table, ("mode", "args", "set_env", "note"), "inner_sandbox")
+    document.check_keys(table, ("mode", "args", "own", "set_env", "note"), "inner_sandbox")
     mode = document.checked("inner_sandbox", lambda value: choice("mode", value, ("off", "weak", "needs_userns")),
                             _needed(document, table, "inner_sandbox", "mode"))
     values = table.get("set_env", {})
     if not isinstance(values, Mapping) or not all(isinstance(item, str) for item in values.values()):
         raise document.error("key 'inner_sandbox.set_env': expected a table of strings", "inner_sandbox")
-    return InnerSandbox(mode=mode, args=document.strings("args", table), set_env=tuple(sorted(values.items())),
-                        note=document.string("note", table) or "")
+    return InnerSandbox(mode=mode, args=document.strings("args", table), own=document.strings("own", table),
+                        set_env=tuple(sorted(values.items())), note=document.string("note", table) or "")

@@ -87,7 +87,7 @@ class _Resolver:
             cwd=roots.cwd, write_roots=roots.write_roots, read=roots.read, hide=hide,
             devices=devices, sockets=sockets, allow=allow, accept=self._accept(),
             env_keep=self._env_keep(sockets, allow, given), set_env=given, profile_set_env=literal,
-            limits=self._limits(), **self._specs(), **simple,
+            limits=self._limits(), **self._specs(), **simple, cache_limit_bytes=settings.cache_limit_bytes,
             state_home=settings.state_home, config_home=self.places.config_home, policy=self.policy,
             notes=tuple(dict.fromkeys(self.notes)), values=self.values, unnarrowed=self.unnarrowed)
 
@@ -370,6 +370,7 @@ class _Resolver:
         caches: dict[str, CacheSpec] = {}
         config: dict[str, ConfigSpec] = {}
         state: dict[str, StateSpec] = {}
+        private: dict[str, None] = {}
         for profile in self.chain:
             origin = profile.layer.origin
             for cache in profile.caches:
@@ -381,6 +382,8 @@ class _Resolver:
                 sources = (expand(ref, self.places, origin) for ref in made.sources)
                 config[made.to] = ConfigSpec(filter=made.filter, to=made.to, env=made.env,
                                              sources=tuple(grant.path for grant in sources if grant is not None))
+            private.update((grant.path, None) for grant in (expand(ref, self.places, origin)
+                                                            for ref in profile.private) if grant is not None)
             for item in profile.state:
                 where = expand(item.path, self.places, origin)
                 directory = expand(item.dir, self.places, origin) if item.dir else None
@@ -391,7 +394,7 @@ class _Resolver:
         name = os.path.basename(self.request.argv[0])
         inner = tuple(p.inner_sandbox for p in self.chain if p.inner_sandbox is not None and p.is_for(name))
         return {"caches": tuple(caches.values()), "config": tuple(config.values()),
-                "state": tuple(state.values()), "inner_sandbox": inner}
+                "state": tuple(state.values()), "private": tuple(private), "inner_sandbox": inner}
 
     def _cache_path(self, env: str | None, ref: PathRef, origin: str) -> Grant | None:
         if env and self.places.environ.get(env, "").startswith("/"):

@@ -83,8 +83,10 @@ class Resolved:
     caches: tuple[CacheSpec, ...]
     config: tuple[ConfigSpec, ...]
     state: tuple[StateSpec, ...]
+    private: tuple[str, ...]
     inner_sandbox: tuple[InnerSandbox, ...]
     cache: str
+    cache_limit_bytes: int
     tmp: str
     on_persistence: str
     state_home: StateHome

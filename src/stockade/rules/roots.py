@@ -39,6 +39,16 @@ class Roots:
     notes: tuple[str, ...] = ()
 
 
+def is_system(path: str) -> bool:
+    """Tell whether a path lies in the system's own trees, which no tool of a user has to change."""
+    return any(is_below(path, tree) for tree in _SYSTEM_TREES)
+
+
+def is_shared(path: str) -> bool:
+    """Tell whether a directory is one that everybody uses, or holds all others."""
+    return path in _SHARED or path.count("/") < 2
+
+
 def workspace_of(cwd: str) -> str:
     """Return the git top level above ``cwd``, else ``cwd``: the identity of the project."""
     top = git_top(cwd)

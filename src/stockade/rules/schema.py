@@ -79,7 +79,8 @@ _SHAPES: Mapping[str, ListShape] = MappingProxyType({
         klasses=frozenset({"socket", "allow"})),
 })
 
-_PROFILE_LISTS = ("extends", "match", "read", "write", "hide", "devices", "sockets", "allow", "env", "accept")
+_PROFILE_LISTS = ("extends", "match", "read", "write", "hide", "devices", "sockets", "allow", "env", "accept",
+                  "private")
 _PROFILE_TABLES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = MappingProxyType({
     "caches": (("name", "path"), ("env", "plain")),
     "config": (("filter", "from", "to", "env"), ()),
@@ -237,7 +238,7 @@ def _compile_profile(path: str) -> dict[str, Any]:
         raise _bad(path, "", f"class: got {data['class']!r}")
     if data.get("tier", "off") not in Tier.__members__ or data.get("net", "none") not in ("host", "none"):
         raise _bad(path, "", "tier or net: not a known value")
-    for key in ("read", "write", "hide", "devices"):
+    for key in ("read", "write", "hide", "devices", "private"):
         for item in data.get(key, ()):
             _check_grant_path(path, key, item)
     for key, (required, optional) in _PROFILE_TABLES.items():

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from stockade.errors import ConfigError
 from stockade.frozen import dataclass, field
 from stockade.paths import StateHome, canonical, config_home, git_top, home_dir, homes, state_home
+from stockade.rules import units
 from stockade.rules.files import Document, read_toml
 from stockade.rules.governance import SYSTEM_DIR, Policy, load_policy
 from stockade.rules.grants import Places
@@ -28,17 +29,22 @@ from stockade.rules.trust import is_trusted
 
 PROJECT_FILE = ".stockade.toml"
 _PROJECT_KEYS = LAYER_KEYS | {"profile", "cache", "tmp", "on_persistence"}
-_CONFIG_KEYS = _PROJECT_KEYS | {"class"}
+_CONFIG_KEYS = _PROJECT_KEYS | {"class", "cache_limit"}
+CACHE_LIMIT_BYTES = 10 << 30  # of all caches in the state home together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigFile:
-    """One configuration file. ``rows``: changed class rows; ``narrow_only``: not trusted."""
+    """One configuration file. ``rows``: changed class rows; ``narrow_only``: not trusted.
+
+    ``cache_limit_bytes``: None says nothing, 0 means no limit.
+    """
 
     layer: Layer
     profiles: tuple[str, ...] = ()
     rows: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     narrow_only: bool = False
+    cache_limit_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +56,12 @@ class Settings:
     state_home: StateHome
     profiles: ProfileStore
     files: tuple[ConfigFile, ...] = ()
+
+    @property
+    def cache_limit_bytes(self) -> int:
+        """Return what all caches may take together: the user's word, the system's, the built-in."""
+        given = (file.cache_limit_bytes for file in self.files)
+        return next((limit for limit in given if limit is not None), CACHE_LIMIT_BYTES)
 
     def row(self, caller: str) -> tuple[ClassRow, dict[str, str]]:
         """Return the class row as configuration left it, and the origin of tier and net."""
@@ -132,7 +144,14 @@ def _config_file(path: str, *, owners: tuple[int, ...] | None) -> ConfigFile | N
         return None
     document.check_keys(document.data, _CONFIG_KEYS)
     return ConfigFile(layer=parse_layer(document, f"file {path}"), profiles=_profiles(document),
-                      rows=_rows(document))
+                      rows=_rows(document), cache_limit_bytes=_cache_limit(document))
+
+
+def _cache_limit(document: Document) -> int | None:
+    value = document.data.get("cache_limit")
+    if value in (None, "none"):
+        return None if value is None else 0
+    return int(document.checked("cache_limit", lambda item: units.size("cache_limit", item), value))
 
 
 def _rows(document: Document) -> dict[str, dict[str, str]]:

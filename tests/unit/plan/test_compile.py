@@ -219,6 +219,28 @@ def test_a_switch_of_the_callers_own_stands_and_that_is_said(place: Path) -> Non
     assert any("caller's own" in note for note in tool.notes)
 
 
+@pytest.mark.parametrize("words", [["--sandbox=read-only"], ["-s", "read-only"], ["exec", "--yolo"]])
+def test_every_spelling_of_the_callers_own_choice_stands(place: Path, words: list[str]) -> None:
+    (place / ".codex").mkdir()
+    tool = compiled(place / "work", args=["codex", *words], profile=["codex"], tier="guarded", caller="agent")
+    assert tool.argv == ("codex", *words)
+    assert any(words[-1].split("=")[0] in note or "-s" in note for note in tool.notes)
+    plain = compiled(place / "work", args=["codex", "exec"], profile=["codex"], tier="guarded", caller="agent")
+    assert plain.argv == ("codex", "-s", "danger-full-access", "exec")
+
+
+def test_what_live_sessions_run_is_empty_in_the_box_and_only_where_it_exists(place: Path) -> None:
+    (place / ".claude" / "shell-snapshots").mkdir(parents=True)
+    (place / ".claude" / "hooks").mkdir()
+    result = compiled(place / "work", args=["claude"], **CLAUDE)
+    assert rows(result, "tmpfs")[f"{place}/.claude/shell-snapshots"]["create"] is False
+    assert f"{place}/.claude/sessions" not in rows(result)
+    guarded = {guard["path"] for guard in result.plan["guards"] if guard["read_only"]}
+    assert f"{place}/.claude/hooks" in guarded and f"{place}/.claude/shell-snapshots" not in guarded
+    other = compiled(place / "work", tier="guarded", write=[place / "work", place / ".claude"])
+    assert {"path": f"{place}/.claude/shell-snapshots", "read_only": True} in other.plan["guards"]
+
+
 @pytest.mark.parametrize("kind", ["read", "cwd"])
 def test_secrets_at_the_top_of_a_read_root_are_masked_and_guarded(place: Path, kind: str) -> None:
     work = place / "work"

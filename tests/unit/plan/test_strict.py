@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 from pathlib import Path
 
@@ -54,3 +55,19 @@ def test_a_directory_without_content_is_known_as_such(tmp_path: Path, make: obje
 @pytest.mark.parametrize(("text", "nothing"), [("", True), ("# a\n\n  # b\n", True), ("# a\nlabel ::1\n", False)])
 def test_a_file_of_comments_says_nothing(text: str, nothing: bool) -> None:
     assert strict._only_comments(text) is nothing
+
+
+def test_toolchains_of_the_accounts_other_home_are_shown_only_where_something_leads(
+        place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = tmp_path / "account"
+    for home in (place, other):
+        (home / ".cargo" / "bin").mkdir(parents=True)
+    entry = pwd.getpwuid(os.getuid())
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: pwd.struct_passwd((*entry[:5], str(other), entry[6])))
+    env = {**os.environ, "PATH": "/usr/bin:/bin"}
+    assert {str(place / ".cargo"), str(other / ".cargo")} & set(rows(compiled(place / "work", env=env))) == {
+        str(place / ".cargo")}
+    led = rows(compiled(place / "work", env={**env, "PATH": f"{other}/.cargo/bin:/usr/bin:/bin"}))
+    assert f"{other}/.cargo" in led
+    named = rows(compiled(place / "work", env={**env, "CARGO_HOME": f"{other}/.cargo"}))
+    assert f"{other}/.cargo" in named

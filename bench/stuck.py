@@ -1,0 +1,100 @@
+"""A file system below / that never answers: does the start of a box wait for it?
+
+Owns: two mount namespaces that differ in that file system alone, and the same launch line started
+in both in turn. The host's own mounts are untouched. Mounting needs root; the boxes are those of an
+ordinary user and of root.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from measure import Contestant, interleave
+from rows import Row, World, limited
+
+WITHOUT = "rows of a stuck mount"
+USER = "daemon"
+
+
+class Namespace:
+    """A private mount namespace that lasts as long as its holder; ``stuck``: with the file system in it."""
+
+    def __init__(self, holder: list[str]) -> None:
+        argv = ["unshare", "--mount", "--propagation", "private", "--", *holder]
+        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def __enter__(self) -> Namespace:
+        assert self.process.stdout
+        if self.process.stdout.readline() != b"ready\n":
+            raise RuntimeError("bench_failed: mount of a FUSE file system: got no answer, expected /dev/fuse to work")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.close()
+        self.process.wait(timeout=30)
+        self.process.stdout.close()
+
+    def enter(self, uid: int) -> list[str]:
+        """Return the words before a command that is to run in it as somebody."""
+        who = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--"] if uid else []
+        return ["/usr/bin/nsenter", f"--mount=/proc/{self.process.pid}/ns/mnt", "--", *who]
+
+
+def line(world: World, namespace: Namespace, uid: int, tier: str) -> list[str]:
+    """Return the launch line that the account itself compiles, in the stuck namespace."""
+    argv = [*namespace.enter(uid), "/usr/bin/python3", "-B", "-m", "stockade", "explain", "--argv", "--tier", tier,
+            "--cwd", "/", world.noop]  # fmt: skip
+    env = {**world.env, "PYTHONPATH": str(world.base / "src")}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True, timeout=30)
+    return shlex.split(done.stdout)
+
+
+def rows(world: World, runs: int) -> Iterator[Row]:
+    """Both callers at strict and standard, and the command line, which compiles."""
+    if os.geteuid() != 0:
+        yield Row(what=WITHOUT, measured="not measured: mounting needs root", values={})
+        return
+    place = world.home.parent / "stuck"
+    place.mkdir()
+    world.home.parent.chmod(0o755)
+    holder = [str(world.base / "bench" / "build" / "stuckfs"), str(place)]
+    with Namespace(holder) as stuck, Namespace(["sh", "-c", "echo ready; exec cat"]) as free:
+        see_that_it_sticks(stuck, place)
+        for name, uid in (("user", pwd.getpwnam(USER).pw_uid), ("root", 0)):
+            for path in (world.home, world.workspace, world.home.parent / "state"):
+                for entry in (path, *path.rglob("*")):
+                    os.chown(entry, uid, uid)
+            yield from both(world, runs, name, uid, stuck, free)
+
+
+def both(world: World, runs: int, name: str, uid: int, stuck: Namespace, free: Namespace) -> Iterator[Row]:
+    """The rows of one caller."""
+    for tier in ("strict", "standard"):
+        argv = line(world, stuck, uid, tier)
+        yield compare(f"{name}: start at {tier} with a stuck mount over without", argv, world.env, uid, stuck, free, runs)
+    argv = ["/usr/bin/python3", "-B", "-m", "stockade", "run", "--quiet", "--cwd", "/", "--", "true"]
+    env = {**world.env, "PYTHONPATH": str(world.base / "src")}
+    yield compare(f"{name}: stockade run with a stuck mount over without", argv, env, uid, stuck, free, max(10, runs // 6))
+
+
+def compare(what: str, argv: list[str], env: dict[str, str], uid: int, stuck: Namespace, free: Namespace, runs: int) -> Row:
+    """One line in both namespaces, in turn."""
+    contestants = {
+        name: Contestant(argv=[*space.enter(uid), *argv], env=env) for name, space in (("stuck", stuck), ("free", free))
+    }
+    times = interleave(contestants, runs)
+    detail = f"{times['stuck']:.2f} ms, {times['free']:.2f} ms"
+    return limited(what, times["stuck"] / times["free"], 1.10, "×", times, detail)
+
+
+def see_that_it_sticks(stuck: Namespace, place: Path) -> None:
+    """Stop the benchmark if the file system answers: then nothing would be shown."""
+    done = subprocess.run([*stuck.enter(0), "timeout", "-s", "KILL", "1", "ls", str(place)], capture_output=True, check=False)
+    if done.returncode == 0:
+        raise RuntimeError("bench_failed: the stuck file system answered")

@@ -1,0 +1,246 @@
+//! What the command wrote to a private home, and is lost with it.
+//!
+//! Owns the count of files in the tmpfs places of `discards` of the plan. P1
+//! hands their descriptors to P0 before the command runs; P0 looks when the last
+//! process of the box is dead, so nothing is swapped under the walk. It never
+//! follows a link or enters a mount, and is bounded in entries and time: what a
+//! bound cut off is said. Where nothing was written the file systems' own
+//! counters say so, and nothing is walked.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::{CStr, CString};
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::control::Used;
+use crate::persist::walk::list_dir;
+use crate::plan::{Plan, Row};
+use crate::report::{show, Refusal};
+use crate::steps::mounts::Root;
+use crate::sys;
+
+/// Names in the record: enough to know the tool by.
+const NAMED: usize = 10;
+const NAME_BYTES: usize = 200;
+const ENTRIES_MAX: usize = 20_000;
+const TIME_MAX: Duration = Duration::from_millis(100);
+const RESOLVE: u64 =
+    sys::RESOLVE_BENEATH | sys::RESOLVE_NO_SYMLINKS | sys::RESOLVE_NO_MAGICLINKS | sys::RESOLVE_NO_XDEV;
+
+/// The count of one box. `complete` false: a bound cut it off, there were more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Discarded {
+    pub files: u64,
+    pub bytes: u64,
+    pub names: Vec<String>,
+    pub complete: bool,
+}
+
+/// One private place, as P0 holds it.
+pub struct Place {
+    pub fd: OwnedFd,
+    pub before: Used,
+}
+
+/// In P1, when everything is built: the places of the plan and what is in them.
+pub fn before(root: &Root, targets: &[String]) -> Result<(Vec<RawFd>, Vec<Used>), Refusal> {
+    let mut found = (vec![], vec![]);
+    for target in targets {
+        let fd = root.tmpfs(target).ok_or_else(|| Refusal::new("plan_invalid", "discards"))?;
+        found.0.push(fd);
+        found.1.push(used(fd).map_err(|e| Refusal::new("mount_denied", target.as_str()).io(&e))?);
+    }
+    Ok(found)
+}
+
+fn used(fd: RawFd) -> io::Result<Used> {
+    // SAFETY: statfs is plain data that lives through the call; O_PATH descriptors will do (Linux 3.12).
+    unsafe {
+        let mut stat: libc::statfs = std::mem::zeroed();
+        sys::check(libc::syscall(libc::SYS_fstatfs, fd, std::ptr::addr_of_mut!(stat)))?;
+        Ok(Used { blocks: stat.f_blocks - stat.f_bfree, inodes: stat.f_files - stat.f_ffree })
+    }
+}
+
+/// In P0, when every process is dead; nothing when the box did not get as far as a command.
+pub fn count(places: &[Place], plan: &Plan) -> Option<Discarded> {
+    if places.len() != plan.discards.len() {
+        return None;
+    }
+    let mut found = Discarded { files: 0, bytes: 0, names: vec![], complete: true };
+    let mut bounds = Bounds { left: ENTRIES_MAX, until: Instant::now() + TIME_MAX };
+    for (place, target) in places.iter().zip(&plan.discards) {
+        let (fd, made) = (place.fd.as_raw_fd(), made(plan, target));
+        if used(fd).ok() != Some(place.before) || !intact(fd, &made) {
+            Walk { place: fd, target, made, found: &mut found, bounds: &mut bounds }.run();
+        }
+    }
+    Some(found)
+}
+
+/// What the launcher itself put into a place.
+enum Made<'a> {
+    Dir,
+    Link(&'a str),
+    File(&'a str),
+    /// Something is mounted there; the command cannot remove it.
+    Point,
+}
+
+/// By name relative to the place.
+fn made<'a>(plan: &'a Plan, target: &str) -> BTreeMap<&'a [u8], Made<'a>> {
+    let rows = plan.mounts.iter().filter(|row| !matches!(row, Row::Seal { .. }));
+    let below = rows.filter_map(|row| Some((row.target().strip_prefix(target)?.strip_prefix('/')?.as_bytes(), row)));
+    below.map(|(name, row)| (name, Made::of(row))).collect()
+}
+
+impl<'a> Made<'a> {
+    fn of(row: &'a Row) -> Self {
+        match row {
+            Row::Dir { .. } => Made::Dir,
+            Row::Symlink { to, .. } => Made::Link(to),
+            Row::File { content, .. } => Made::File(content),
+            _ => Made::Point,
+        }
+    }
+
+    /// True while the name is what the launcher made.
+    fn holds(&self, place: RawFd, name: &CStr, mode: u32, size: i64) -> bool {
+        match (self, mode & libc::S_IFMT) {
+            (Made::Dir, libc::S_IFDIR) | (Made::Point, libc::S_IFDIR) => true,
+            // A file that is mounted over is an empty one below.
+            (Made::Point, libc::S_IFREG) => size == 0,
+            (Made::Link(to), libc::S_IFLNK) => {
+                sys::link_target(place, name).is_ok_and(|target| target == to.as_bytes())
+            }
+            (Made::File(content), libc::S_IFREG) => {
+                size == content.len() as i64 && read(place, name).is_ok_and(|found| found == content.as_bytes())
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The counters stay the same when as much was removed as was written: what the command can
+/// remove is looked at.
+fn intact(place: RawFd, made: &BTreeMap<&[u8], Made>) -> bool {
+    made.iter().filter(|(_, made)| !matches!(made, Made::Point)).all(|(name, made)| {
+        let Ok(name) = CString::new(*name) else { return false };
+        stat(place, &name).is_ok_and(|st| made.holds(place, &name, st.st_mode, st.st_size))
+    })
+}
+
+fn read(place: RawFd, name: &CStr) -> io::Result<Vec<u8>> {
+    let file = sys::openat2_c(place, name, libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK, RESOLVE)?;
+    let mut bytes = vec![];
+    std::fs::File::from(file).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn stat(dir: RawFd, name: &CStr) -> io::Result<libc::stat> {
+    // SAFETY: stat is plain data that the kernel fills; name lives through the call.
+    unsafe {
+        let mut st: libc::stat = std::mem::zeroed();
+        let flags = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT;
+        sys::check(i64::from(libc::fstatat(dir, name.as_ptr(), &mut st, flags)))?;
+        Ok(st)
+    }
+}
+
+/// For all places together.
+struct Bounds {
+    left: usize,
+    until: Instant,
+}
+
+struct Walk<'a> {
+    place: RawFd,
+    target: &'a str,
+    made: BTreeMap<&'a [u8], Made<'a>>,
+    found: &'a mut Discarded,
+    bounds: &'a mut Bounds,
+}
+
+impl Walk<'_> {
+    /// Level by level: what lies at the top of a home says most. Each directory is opened anew from
+    /// the place, so a tree of any depth costs no descriptors; a path too long for the kernel is cut.
+    fn run(&mut self) {
+        let mut queue = VecDeque::from([vec![]]);
+        while let Some(at) = queue.pop_front() {
+            if self.bounds.left == 0 || Instant::now() >= self.bounds.until {
+                self.found.complete = false;
+                return;
+            }
+            for name in self.list(&at) {
+                let path = if at.is_empty() { name } else { [&at[..], &name].join(&b'/') };
+                queue.extend(self.entry(path));
+            }
+        }
+    }
+
+    fn list(&mut self, at: &[u8]) -> Vec<Vec<u8>> {
+        let listed = open_dir(self.place, at).and_then(|dir| list_dir(dir.as_raw_fd(), self.bounds.left));
+        let (mut names, cut) = match listed {
+            Ok(listed) => listed,
+            Err(e) => {
+                // EXDEV: a mount of the plan; the command cannot make one.
+                self.found.complete &= e.raw_os_error() == Some(libc::EXDEV);
+                return vec![];
+            }
+        };
+        self.bounds.left -= names.len();
+        self.found.complete &= !cut;
+        names.sort_unstable();
+        names
+    }
+
+    /// Counts what is no directory; a directory comes back, to be walked.
+    fn entry(&mut self, path: Vec<u8>) -> Option<Vec<u8>> {
+        let name = CString::new(&path[..]).ok()?;
+        let Ok(st) = stat(self.place, &name) else {
+            self.found.complete = false;
+            return None;
+        };
+        if st.st_mode & libc::S_IFMT == libc::S_IFDIR {
+            return Some(path);
+        }
+        let made = self.made.get(&path[..]);
+        if made.is_some_and(|made| made.holds(self.place, &name, st.st_mode, st.st_size)) {
+            return None;
+        }
+        self.found.files += 1;
+        self.found.bytes += st.st_blocks.max(0) as u64 * 512;
+        if self.found.names.len() < NAMED {
+            self.found.names.push(shown(self.target, &path));
+        }
+        None
+    }
+}
+
+/// The command may have shut the directory. It is its own, and lost anyway: opened up and looked into.
+fn open_dir(place: RawFd, path: &[u8]) -> io::Result<OwnedFd> {
+    let path = CString::new(if path.is_empty() { b"." } else { path })?;
+    let open = || sys::openat2_c(place, &path, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW, RESOLVE);
+    match open() {
+        Err(e) if e.raw_os_error() == Some(libc::EACCES) => {
+            // SAFETY: path lives through the call. A directory, found so by the walk; nobody is left to swap it.
+            sys::check(unsafe { libc::syscall(libc::SYS_fchmodat, place, path.as_ptr(), 0o700) })?;
+            open()
+        }
+        other => other,
+    }
+}
+
+/// Box-chosen text: printable, and short enough for a line.
+fn shown(target: &str, path: &[u8]) -> String {
+    let mut text = format!("{target}/{}", show(path));
+    if text.len() > NAME_BYTES {
+        let end = (0..=NAME_BYTES).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}

@@ -1,0 +1,304 @@
+"""``stockade learn``: what a real run lacked becomes the smallest profile, and with it the run works."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import stat
+import tomllib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from conftest import skip_for_gap
+from requirements import requirement
+from support.actors import PYTHON, Actor
+from support.cli import Said, environment, line, stockade
+from support.live import wait_until
+from support.terminal import Terminal
+
+TOOL = f"""#!/bin/sh
+cat ~/.config/mytool/conf || exit 3
+mkdir -p ~/.cache/mytool && echo again >>~/.cache/mytool/runs || exit 4
+{PYTHON} -c 'import os, socket; socket.socket(socket.AF_UNIX).connect(os.path.expanduser("~/.mytool.sock"))' || exit 5
+wc -l <~/.cache/mytool/runs
+"""
+
+
+@pytest.fixture
+def tool(actor: Actor) -> Iterator[str]:
+    """A script with its configuration in the home and a service on a socket, in the workspace."""
+    actor.put(f"{actor.home}/.config/mytool/conf", "greeting\n")
+    actor.put(f"{actor.home}/.config/mytool/other", "unused\n")
+    actor.agent.do("listen", path=f"{actor.home}/.mytool.sock")
+    yield actor.put(f"{actor.workspace}/mytool", TOOL, 0o755)
+    actor.agent.do("forget", path=f"{actor.home}/.mytool.sock")
+    for path in (".config/mytool", ".cache/mytool", ".mytool.sock", ".config/stockade"):
+        actor.remove(f"{actor.home}/{path}")
+    actor.remove(f"{actor.workspace}/mytool")
+
+
+@pytest.fixture(autouse=True)
+def no_profiles(actor: Actor) -> Iterator[None]:
+    """No test sees a profile of another one."""
+    yield
+    actor.remove(f"{actor.home}/.config/stockade")
+
+
+def _file(actor: Actor, name: str) -> str:
+    return f"{actor.home}/.config/stockade/profiles/{name}.toml"
+
+
+def _profile(actor: Actor, name: str) -> dict[str, Any]:
+    return tomllib.loads(actor.host(_file(actor, name)).read_text(encoding="utf-8"))
+
+
+def _learn(actor: Actor, *words: str, **more: Any) -> Said:
+    return stockade(actor, "learn", "--tier", "strict", *words, **more)
+
+
+@requirement("learn.profile_works")
+def test_a_tool_of_the_home_is_learned_in_rounds_and_then_works(actor: Actor, tool: str) -> None:
+    assert stockade(actor, "run", "--tier", "strict", tool).status == 3
+    first = _learn(actor, "--save", "mine", tool)
+    assert first.status == 3 and "stockade: learn: 1 grant would have been needed; saved as profile mine\n" in first.err
+    assert _profile(actor, "mine") == {"schema": "profile.v1", "description": "learned from mytool", "tier": "strict",
+                                       "read": ["~/.config/mytool/conf"]}
+    second = _learn(actor, "--profile", "mine", "--save", "mine", tool)
+    assert second.status == 5 and "2 grants would have been needed; added to profile mine" in second.err
+    assert _profile(actor, "mine") == {
+        "schema": "profile.v1", "description": "learned from mytool", "tier": "strict", "read": ["~/.config/mytool/conf"],
+        "sockets": [f"{actor.home}/.mytool.sock"], "caches": [{"name": "mytool", "path": "~/.cache/mytool", "plain": True}]}
+    for runs in (1, 2):
+        done = stockade(actor, "run", "--profile", "mine", tool)
+        assert (done.status, done.out) == (0, f"greeting\n{runs}\n"), done
+    third = _learn(actor, "--profile", "mine", "--save", "mine", tool)
+    assert third.status == 0 and "nothing was missing that a grant would give; profile mine says it already" in third.err
+    mode = stat.S_IMODE(actor.host(_file(actor, "mine")).stat().st_mode)
+    assert mode == 0o600 and not actor.host(f"{actor.home}/.cache/mytool").exists()
+
+
+@requirement("learn.profile_works")
+def test_a_git_remote_elsewhere_in_the_home_is_learned_until_a_push_works(actor: Actor, fresh_repo: str) -> None:
+    actor.sh("git init -q --bare ~/mirrors/up.git && git remote add up ~/mirrors/up.git && git checkout -q -B topic", cwd=fresh_repo)
+    push = ["git", "push", "-q", "up", "topic"]
+    for _ in range(6):
+        profile = ["--profile", "mirror"] if actor.host(_file(actor, "mirror")).exists() else []
+        done = _learn(actor, *profile, "--save", "mirror", "--", *push, cwd=fresh_repo)
+        if done.status == 0:
+            break
+    learned = _profile(actor, "mirror")
+    assert learned["extends"] == ["git"] and learned["read"] == ["~/mirrors/up.git"]
+    assert all(path.startswith("~/mirrors/up.git") for path in learned["write"])
+    actor.sh("git commit -q --allow-empty -m more", cwd=fresh_repo)
+    assert stockade(actor, "run", "--profile", "mirror", "--", *push, cwd=fresh_repo).status == 0
+    assert actor.sh("git -C ~/mirrors/up.git log --format=%s -1 topic").strip() == "more"
+    actor.remove(f"{actor.home}/mirrors")
+
+
+@requirement("learn.profile_works")
+def test_a_package_that_npm_installs_from_the_home_is_learned(actor: Actor) -> None:
+    if not os.path.exists("/usr/bin/npm"):
+        skip_for_gap("no_debian_tools")
+    actor.put(f"{actor.home}/libs/mylib/package.json", '{"name": "mylib", "version": "1.0.0", "main": "m.js"}')
+    actor.put(f"{actor.home}/libs/mylib/m.js", "module.exports = 6 * 7\n")
+    app = f"{actor.home}/work/app"
+    actor.put(f"{app}/package.json", '{"name": "app", "version": "1.0.0"}')
+    install = ["npm", "install", "--offline", "--no-audit", "--no-fund", f"{actor.home}/libs/mylib"]
+    assert _learn(actor, "--save", "lib", "--", *install, cwd=app).status != 0
+    assert _learn(actor, "--profile", "lib", "--save", "lib", "--", *install, cwd=app).status == 0
+    show = ["node", "-p", "require('mylib')"]
+    _learn(actor, "--profile", "lib", "--save", "lib", "--", *show, cwd=app)
+    assert stockade(actor, "run", "--profile", "lib", "--", *show, cwd=app).out == "42\n"
+    learned = _profile(actor, "lib")
+    assert "npm" in learned["extends"] and all(path.startswith("~/libs/mylib") for path in learned["read"]), learned
+    for path in (app, f"{actor.home}/libs"):
+        actor.remove(path)
+
+
+@requirement("learn.never_proposed")
+def test_listed_names_are_told_apart_and_never_granted(actor: Actor) -> None:
+    for path in (".aws/credentials", ".ssh/id_ed25519", ".bashrc", ".config/app/a", ".config/app/b", ".config/app/c"):
+        actor.put(f"{actor.home}/{path}", "x\n")
+    actor.put(f"{actor.workspace}/.env", "TOKEN=1\n")
+    control = f"{actor.env['XDG_RUNTIME_DIR']}/docker.sock"
+    actor.agent.do("listen", path=control)
+    script = (f"cat ~/.aws/credentials ~/.ssh/id_ed25519 .env ~/.config/app/a ~/.config/app/b ~/.config/app/c; echo y >>~/.bashrc; ls ~ ~/.config\n"
+              f"{PYTHON} -c 'import socket; socket.socket(socket.AF_UNIX).connect(\"{control}\")'")
+    done = _learn(actor, "--json", "--save", "careful", "--", "sh", "-c", script)
+    report = done.json()
+    told = {os.path.relpath(row["path"], actor.home): row for row in report["not_proposed"]}
+    assert {".aws/credentials", ".ssh/id_ed25519", ".bashrc", "work/repo/.env", os.path.relpath(control, actor.home)} <= told.keys(), report
+    # Three files of one directory are the directory.
+    assert report["proposals"][0]["value"] == f"{actor.home}/.config/app" and len(report["proposals"]) == 1
+    assert _profile(actor, "careful")["read"] == ["~/.config/app"]
+    for name in (".aws/credentials", "work/repo/.env"):
+        option = told[name]["option"]
+        assert option[:2] == ["--read", f"{actor.home}/{name}"]
+        opened = stockade(actor, "run", "--tier", "strict", *option, "--", "cat", f"{actor.home}/{name}")
+        assert opened.status == 0, (option, opened)
+    actor.agent.do("forget", path=control)
+    for path in (".aws", ".ssh/id_ed25519", ".bashrc", ".config/app", "work/repo/.env"):
+        actor.remove(f"{actor.home}/{path}")
+
+
+@requirement("learn.never_proposed")
+def test_the_home_and_what_holds_a_listed_store_are_no_grant(actor: Actor) -> None:
+    for name in ("a", "b", "c"):
+        actor.put(f"{actor.home}/.config/{name}.conf", "x\n")
+        actor.put(f"{actor.home}/.{name}rc", "x\n")
+    done = _learn(actor, "--json", "--", "sh", "-c", "cat ~/.config/?.conf ~/.config/a.conf ~/.config/b.conf ~/.config/c.conf ~/.arc ~/.brc ~/.crc; ls ~/.config")
+    values = sorted(row["value"] for row in done.json()["proposals"])
+    assert values == sorted(f"{actor.home}/{path}" for path in (".arc", ".brc", ".crc", ".config/a.conf", ".config/b.conf", ".config/c.conf"))
+    for name in ("a", "b", "c"):
+        actor.remove(f"{actor.home}/.config/{name}.conf")
+        actor.remove(f"{actor.home}/.{name}rc")
+
+
+@requirement("learn.profile_works")
+def test_the_network_and_a_grant_that_was_used_are_in_the_profile(actor: Actor) -> None:
+    actor.put(f"{actor.home}/data/in", "x\n")
+    port = actor.agent.do("listen_tcp")
+    connect = f"import socket; open({actor.home + '/data/in'!r}).close(); socket.create_connection(('127.0.0.1', {port}), 5)"
+    words = ["--read", f"{actor.home}/data", "--read", "/opt", "--", PYTHON, "-c", connect]
+    done = _learn(actor, "--json", "--save", "net", *words)
+    report = done.json()
+    assert done.status == 1 and [row["kind"] for row in report["proposals"]] == ["net"]
+    assert (report["kept"], report["unused"]) == ([{"kind": "read", "value": f"{actor.home}/data"}], [{"kind": "read", "value": "/opt"}])
+    learned = _profile(actor, "net")
+    assert (learned["net"], learned["read"]) == ("host", ["~/data"])
+    assert stockade(actor, "run", "--profile", "net", "--", *words[words.index("--") + 1:]).status == 0
+    actor.remove(f"{actor.home}/data")
+
+
+@requirement("learn.profile_works")
+def test_a_link_of_the_home_is_granted_as_it_is_spelled(actor: Actor) -> None:
+    actor.put(f"{actor.home}/dotfiles/mytool/conf", "linked\n")
+    actor.sh("mkdir -p ~/.config && ln -sfn ../dotfiles/mytool ~/.config/mytool")
+    assert _learn(actor, "--save", "link", "--", "sh", "-c", "cat ~/.config/mytool/conf").status == 1
+    assert _profile(actor, "link")["read"] == ["~/.config/mytool"]
+    assert stockade(actor, "run", "--profile", "link", "--", "sh", "-c", "cat ~/.config/mytool/conf").out == "linked\n"
+    actor.remove(f"{actor.home}/.config/mytool")
+    actor.remove(f"{actor.home}/dotfiles")
+
+
+MINE = '# my own words\nschema = "profile.v1"\ndescription = "mine"\nread = [  # two places\n  "~/x", "~/y",\n]\n\n[set_env]\n# stays\nA = "b"\n'
+
+
+@requirement("learn.save_loses_nothing")
+def test_an_existing_profile_is_joined_and_keeps_every_line(actor: Actor, tool: str) -> None:
+    actor.put(f"{actor.home}/x", "x\n")
+    actor.put(f"{actor.home}/y", "y\n")
+    path = actor.put(_file(actor, "mine"), MINE)
+    done = _learn(actor, "--save", "mine", tool)
+    assert done.status == 3 and f"# new in {path}\n" in done.err
+    text = actor.host(path).read_text(encoding="utf-8")
+    for kept in MINE.splitlines():
+        assert kept.removeprefix("read = [") in text
+    assert tomllib.loads(text) == {**tomllib.loads(MINE), "tier": "strict", "read": ["~/.config/mytool/conf", "~/x", "~/y"]}
+    assert stockade(actor, "profile", "check", "mine").status == 0
+    for name in ("x", "y"):
+        actor.remove(f"{actor.home}/{name}")
+
+
+@requirement("learn.save_loses_nothing")
+@pytest.mark.parametrize(("name", "text", "code"), [
+    ("bad", "read = [\n", "profile_invalid"), ("other", 'schema = "profile.v1"\nraed = []\n', "profile_invalid"),
+    ("npm", None, "value_invalid"), ("../x", None, "value_invalid"), (".hidden", None, "value_invalid"), ("a/b", None, "value_invalid")])
+def test_a_place_that_cannot_be_saved_to_is_found_out_before_the_command_runs(actor: Actor, name: str, text: str | None, code: str) -> None:
+    if text is not None:
+        actor.put(_file(actor, name), text)
+    done = _learn(actor, "--save", name, "--", "sh", "-c", "touch ran")
+    assert (done.status, done.err.split(": ")[1], done.err.count("\n")) == (125, code, 1), done
+    assert not actor.host(f"{actor.workspace}/ran").exists()
+    if text is not None:
+        assert actor.host(_file(actor, name)).read_text(encoding="utf-8") == text
+
+
+@requirement("learn.ends_as_the_command")
+@pytest.mark.parametrize(("script", "status"), [("exit 0", 0), ("exit 3", 3), ("exit 125", 125), ("kill -TERM $$", -15)])
+def test_learn_ends_as_the_command_ended(actor: Actor, script: str, status: int) -> None:
+    done = stockade(actor, "learn", "--", "sh", "-c", f"echo out; {script}")
+    assert (done.status, done.out) == (status, "out\n")
+    assert done.err == "stockade: learn: nothing was missing that a grant would give\n"
+
+
+@requirement("learn.ends_as_the_command")
+def test_failures_of_our_own_are_125_and_one_line(actor: Actor) -> None:
+    for words, status, code in ((["--tier", "off", "true"], 125, "value_invalid"), ([], 125, "usage"), (["--read", "/no/such", "true"], 125, "source_missing"),
+                                (["no-such-command"], 127, "not_found")):
+        done = stockade(actor, "learn", *words)
+        assert (done.status, done.out, done.err.count("\n")) == (status, "", 1), done
+        assert f"{code}: " in done.err
+
+
+@requirement("learn.ends_as_the_command")
+def test_json_is_one_document_and_the_commands_output_goes_elsewhere(actor: Actor) -> None:
+    done = stockade(actor, "learn", "--json", "--", "sh", "-c", "echo out; echo err >&2; exit 4")
+    report = done.json()
+    assert (done.status, done.err) == (4, "out\nerr\n")
+    assert (report["schema"], report["status"], report["whole"], report["proposals"]) == ("stockade.learn.v1", 4, True, [])
+
+
+def _on_a_terminal(actor: Actor, *words: str) -> Terminal:
+    return Terminal.bare(actor, line("learn", *words), env=environment(actor))
+
+
+@requirement("learn.unnoticed")
+def test_ctrl_c_under_learn_is_one_sigint_and_the_report_comes_all_the_same(actor: Actor) -> None:
+    count = ("import signal, time\nn = [0]\nsignal.signal(2, lambda *a: n.__setitem__(0, n[0] + 1))\nprint('ready', flush=True)\nt = time.time() + 20\n"
+             "while not n[0] and time.time() < t: time.sleep(0.01)\ntime.sleep(0.3)\nprint('count', n[0], '.', flush=True)")
+    with _on_a_terminal(actor, "--", PYTHON, "-c", count) as terminal:
+        terminal.read_until("ready")
+        terminal.type(b"\x03")
+        assert terminal.read_until(" .").endswith("count 1 .")
+        terminal.read_until("stockade: learn: nothing was missing")
+        assert terminal.wait() == 0
+
+
+@requirement("learn.unnoticed")
+def test_suspend_and_foreground_under_learn_work_from_a_shell(actor: Actor) -> None:
+    program = [PYTHON, "-c", "print('one', flush=True)\nimport sys\nprint('got', sys.stdin.readline().strip(), '.', flush=True)"]
+    script = actor.put(f"{actor.workspace}/line.sh", f"exec {shlex.join(line('learn', '--', *program))}\n", 0o755)
+    env = {**environment(actor), "PS1": "prompt> ", "HISTFILE": ""}
+    with Terminal.bare(actor, ["/bin/bash", "--norc", "--noprofile", "-i"], env=env) as terminal:
+        terminal.read_until("prompt> ")
+        terminal.type(f"sh {script}\n".encode())
+        terminal.read_until("one")
+        wait_until(lambda: terminal.foreground() != terminal.process.pid, "the program has the terminal")
+        terminal.type(b"\x1a")
+        terminal.read_until("Stopped")
+        terminal.read_until("prompt> ")
+        terminal.type(b"fg\n")
+        wait_until(lambda: terminal.foreground() != terminal.process.pid, "the program has the terminal again")
+        terminal.type(b"hello\n")
+        assert "got hello ." in terminal.read_until("hello .")
+        terminal.read_until("stockade: learn:")
+    actor.remove(script)
+
+
+@requirement("learn.ends_as_the_command")
+def test_a_failed_run_on_a_terminal_names_learn(actor: Actor) -> None:
+    for words, hinted in ((["--", "sh", "-c", "cat ~/.nothing"], True), (["--", "true"], False), (["--quiet", "--", "false"], False)):
+        with Terminal.bare(actor, line("run", *words), env=environment(actor)) as terminal:
+            seen = b""
+            while chunk := _read(terminal):
+                seen += chunk
+            assert (b"stockade: hint: stockade learn -- CMD shows what was missing" in seen) is hinted, seen
+            terminal.wait()
+
+
+def _read(terminal: Terminal) -> bytes:
+    try:
+        return os.read(terminal.master, 4096)
+    except OSError:
+        return b""
+
+
+@requirement("learn.profile_works")
+def test_what_was_seen_only_in_part_is_said(user: Actor) -> None:
+    many = "import os\nfor n in range(200_010): os.access(f'/nope/{n}', 0)"
+    done = stockade(user, "learn", "--json", "--", PYTHON, "-c", many)
+    assert done.json()["cut"] >= 10 and json.loads(done.out)["whole"] is True

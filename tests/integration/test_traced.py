@@ -1,0 +1,176 @@
+"""A watched program notices nothing, a watched box promises what it promised, and who cannot be watched does not run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from requirements import requirement
+from support.actors import PYTHON, Actor
+from support.plans import launch, small_plan
+
+
+@requirement("learn.unnoticed")
+def test_a_watched_program_notices_nothing(actor: Actor) -> None:
+    """Ends by every signal, stops, 200 forks, 64 threads that execute, bad pointers: bare, boxed and watched alike."""
+    argv = [PYTHON, str(actor.stage.bin / "traced.py")]
+    bare = json.loads(actor.call(argv).stdout)
+    boxed = json.loads(actor.run(argv, tier="strict").stdout)
+    watched = actor.trace(argv, tier="strict")
+    assert (watched["returncode"], json.loads(watched["stdout"])) == (0, bare) and boxed == bare
+    assert bare["forks"] == 0 and bare["execs"] and bare["rewritten"]
+    assert bare["pointers"] == [14, 14, 14, 14, 14, 36, 36, 2]
+    # A name that changed while it was read is one of the two, or torn between them.
+    paths = {line["path"] for line in watched["lines"] if "path" in line}
+    assert paths & {"/etc/passwd", "/etc/no-such"} and not any(len(path) > 4096 for path in paths)
+
+
+@requirement("learn.unnoticed")
+@pytest.mark.parametrize(("script", "status"), [("exit 3", 3), ("kill -TERM $$", -15), ("kill -KILL $$", -9), ("kill -SEGV $$", -11),
+                                                ("sleep 60 & exit 4", 4), ("(sleep 0.2; kill -CONT $$) & kill -STOP $$; exit 6", 6)])
+def test_a_watched_command_ends_as_it_ended(actor: Actor, script: str, status: int) -> None:
+    watched = actor.trace(["/bin/sh", "-c", script], tier="guarded")
+    assert (watched["returncode"], watched["receipt"]["end"]["degraded"]) == (status, [])
+    assert watched["lines"][-1]["end"] is True
+
+
+@requirement("learn.unnoticed")
+def test_a_fork_bomb_under_a_watch_ends_with_its_box(actor: Actor) -> None:
+    bomb = "import os\nfor _ in range(200):\n    if os.fork() == 0:\n        while True: os.path.exists('/nope')\nos._exit(5)"
+    watched = actor.trace([PYTHON, "-c", bomb], tier="strict")
+    assert watched["returncode"] == 5 and watched["receipt"]["end"]["outcome"] == "exited"
+
+
+@requirement("learn.unnoticed")
+def test_more_names_than_the_bound_are_cut_and_counted(user: Actor) -> None:
+    many = "import os\nfor n in range(200_050): os.access(f'/nope/{n}', 0)"
+    watched = user.trace([PYTHON, "-c", many], tier="strict")
+    last = watched["lines"][-1]
+    assert (watched["returncode"], last["lines"], len(watched["lines"])) == (0, 200_000, 200_001)
+    assert 50 <= last["cut"] < 5000
+
+
+@requirement("learn.promises_hold")
+@pytest.mark.parametrize("tier", ["standard", "guarded", "strict"])
+def test_a_watched_box_keeps_its_promises(actor: Actor, tier: str) -> None:
+    secret, outside = actor.put(f"{actor.home}/.aws/credentials"), actor.put(f"{actor.elsewhere}/file")
+    agent = actor.agent.pid
+    script = (f"import os, sys\n"
+              f"def errno_of(call, *args):\n"
+              f"    try: call(*args); return 0\n"
+              f"    except OSError as e: return e.errno\n"
+              f"print([errno_of(open, {secret!r}), errno_of(open, {outside!r}, 'w'), errno_of(os.kill, {agent}, 0),\n"
+              f"       errno_of(os.kill, 1, 9), errno_of(os.listdir, '/proc/1/fd'), errno_of(os.unshare, 0x10000000) if hasattr(os, 'unshare') else 1])")
+    plain = actor.run([PYTHON, "-c", script], tier=tier)
+    watched = actor.trace([PYTHON, "-c", script], tier=tier)
+    assert watched["stdout"] == plain.stdout, watched
+    kept = [(row["id"], row["state"]) for row in watched["receipt"]["promises"]]
+    assert kept == [(row["id"], row["state"]) for row in plain.receipt["promises"]]
+    actor.remove(secret)
+
+
+@requirement("learn.promises_hold")
+def test_nothing_inside_sees_or_reaches_the_tracer(actor: Actor) -> None:
+    script = ("import os\nstatus = open('/proc/self/status').read()\n"
+              "print(status.split('TracerPid:')[1].split()[0], sum(p.isdigit() for p in os.listdir('/proc')), os.getppid(), *sorted(os.listdir('/proc/self/fd'))[:-1])")
+    watched = actor.trace([PYTHON, "-c", script], tier="strict")
+    # 0: the tracer has no number in the box. Two processes: init and the command.
+    assert watched["stdout"].split() == ["0", "2", "1", "0", "1", "2"], watched
+
+
+@requirement("learn.promises_hold")
+def test_a_debugger_inside_a_watched_box_is_refused_and_works_without(actor: Actor) -> None:
+    traceme = "import ctypes; print(ctypes.CDLL(None).ptrace(0, 0, 0, 0))"
+    assert actor.run([PYTHON, "-c", traceme], tier="strict").stdout.strip() == "0"
+    assert actor.trace([PYTHON, "-c", traceme], tier="strict")["stdout"].strip() == "-1"
+
+
+def _options(actor: Actor, fd: int) -> dict[str, object]:
+    return {"options": ["--trace-fd", str(fd)], "extra_fds": [fd]}
+
+
+@requirement("learn.promises_hold")
+def test_a_trace_needs_a_regular_file_open_for_writing(actor: Actor) -> None:
+    reader, writer = os.pipe()
+    readable = os.open("/etc/passwd", os.O_RDONLY)
+    memory = os.memfd_create("trace")
+    for fd in (writer, readable, 77):
+        more = _options(actor, fd) if fd != 77 else {"options": ["--trace-fd", "77"]}
+        ended = launch(actor, small_plan(actor), ["/bin/sh", "-c", "touch ran"], **more)  # type: ignore[arg-type]
+        assert (ended.status, ended.code) == (125, "usage") and "--trace-fd" in ended.err, ended
+    assert not actor.host(f"{actor.workspace}/ran").exists()
+    ended = launch(actor, small_plan(actor), ["/bin/sh", "-c", "touch ran"], **_options(actor, memory))  # type: ignore[arg-type]
+    assert ended.status == 0 and actor.host(f"{actor.workspace}/ran").exists()
+    actor.remove(f"{actor.workspace}/ran")
+    assert os.fstat(memory).st_size > 0
+    for fd in (reader, writer, readable, memory):
+        os.close(fd)
+
+
+@requirement("learn.promises_hold")
+def test_a_command_that_cannot_be_traced_does_not_run(actor: Actor) -> None:
+    """Without ptrace(2) (a filter of the caller's, as in some containers) the launch is refused."""
+    memory = os.memfd_create("trace")
+    deny = str(actor.stage.bin / "fault_loader")
+    ended = launch(actor, small_plan(actor), ["/bin/sh", "-c", "touch ran"], before=[deny, "ptrace:EPERM", "--"], **_options(actor, memory))  # type: ignore[arg-type]
+    assert (ended.status, ended.code) == (125, "trace_denied"), ended
+    assert not actor.host(f"{actor.workspace}/ran").exists()
+    os.close(memory)
+
+
+@requirement("learn.promises_hold")
+def test_the_tracers_death_is_the_boxes_end(actor: Actor) -> None:
+    job = {"mode": "trace", "argv": ["/bin/sleep", "60"], "kwargs": actor._grants("strict", None, {})}
+    with actor.drive(job, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        tracer = _wait_for_tracer(child.pid)
+        os.kill(tracer, signal.SIGKILL)
+        out, _ = child.communicate(timeout=30)
+    answer = json.loads(out)
+    assert answer["returncode"] == -signal.SIGKILL
+    assert answer["receipt"]["end"]["degraded"] == ["trace: not written to its end"]
+
+
+def _wait_for_tracer(driver: int) -> int:
+    from support.live import wait_until
+
+    found: list[int] = []
+
+    def look() -> bool:
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and (entry / "comm").exists() and _field(entry, "comm") == "stockade-trace":
+                parent = int(_field(entry, "stat").rsplit(")", 1)[1].split()[1])
+                if _descends(parent, driver) and _sleeps(parent):
+                    found.append(int(entry.name))
+        return bool(found)
+
+    wait_until(look, "the tracer holds the command")
+    return found[0]
+
+
+def _field(entry: Path, name: str) -> str:
+    try:
+        return (entry / name).read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def _sleeps(supervisor: int) -> bool:
+    """Tell whether a descendant of the supervisor has become the command."""
+    return any(_field(entry, "comm") == "sleep" and _descends(int(entry.name), supervisor)
+               for entry in Path("/proc").iterdir() if entry.name.isdigit())
+
+
+def _descends(pid: int, ancestor: int) -> bool:
+    while pid > 1:
+        if pid == ancestor:
+            return True
+        stat = _field(Path(f"/proc/{pid}"), "stat")
+        if not stat:
+            return False
+        pid = int(stat.rsplit(")", 1)[1].split()[1])
+    return False

@@ -1,0 +1,136 @@
+"""Which caches go when they are too large together, within which time, and what is never touched."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from stockade.process import stores
+from stockade.process.erase import erase
+
+PLENTY_S = 60.0
+
+
+def cached(base: Path, name: str, *, kib: int = 64, files: int = 4, used: int = 1000) -> Path:
+    place = base / name / "npm" / "upper" / "deep" / "er"
+    place.mkdir(parents=True)
+    for index in range(files):
+        (place / f"file{index}").write_bytes(os.urandom(kib * 1024 // files))
+    os.utime(base / name, (used, used))
+    return base / name
+
+
+def left(base: Path) -> list[str]:
+    return sorted(stores.identities(str(base)))
+
+
+def test_the_least_recently_used_goes_until_the_rest_fits(tmp_path: Path) -> None:
+    for name, used in (("old", 1000), ("older", 500), ("new", 3000), ("newer", 4000)):
+        cached(tmp_path, name, used=used)
+    assert stores.look(str(tmp_path), 200 << 10, spare="new", budget_s=PLENTY_S) == ["older"]
+    assert left(tmp_path) == ["new", "newer", "old"]
+    assert stores.look(str(tmp_path), 1, spare="new", budget_s=PLENTY_S) == ["old", "newer"]
+    assert left(tmp_path) == ["new"], "the cache of this start stays, however large"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".looked", ".sizes.json", "new"]
+
+
+def test_no_limit_removes_nothing(tmp_path: Path) -> None:
+    cached(tmp_path, "a")
+    assert stores.look(str(tmp_path), 0, spare="", budget_s=PLENTY_S) == [] and left(tmp_path) == ["a"]
+
+
+def test_a_cache_that_is_locked_stays_and_the_next_one_goes(tmp_path: Path) -> None:
+    locked = cached(tmp_path, "locked", used=1)
+    cached(tmp_path, "free", used=2)
+    fd = os.open(locked, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        assert stores.in_use(str(locked)) and not stores.in_use(str(tmp_path / "free"))
+        assert stores.look(str(tmp_path), 1, spare="", budget_s=PLENTY_S) == ["free"]
+        assert (locked / "npm/upper/deep/er/file0").exists()
+    finally:
+        os.close(fd)
+    assert stores.look(str(tmp_path), 1, spare="", budget_s=PLENTY_S) == ["locked"]
+
+
+def test_links_are_neither_counted_nor_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_bytes(os.urandom(1 << 20))
+    base = tmp_path / "caches"
+    place = cached(base, "a", kib=4, files=1)
+    for name, target in (("dir", outside), ("file", outside / "precious"), ("up", base)):
+        (place / "npm" / name).symlink_to(target)
+    (base / "linked").symlink_to(outside)
+    assert left(base) == ["a"]
+    sizes = stores.measured(str(base), stores.identities(str(base)))
+    assert 4 << 10 <= sizes["a"].counted_bytes < 64 << 10
+    assert stores.look(str(base), 1, spare="", budget_s=PLENTY_S) == ["a"]
+    assert (outside / "precious").stat().st_size == 1 << 20 and (base / "linked").is_symlink()
+
+
+def test_a_file_of_several_names_counts_once(tmp_path: Path) -> None:
+    place = cached(tmp_path, "a", kib=400, files=1) / "npm"
+    os.link(place / "upper/deep/er/file0", place / "again")
+    size = stores.measured(str(tmp_path), stores.identities(str(tmp_path)))["a"]
+    assert 390 << 10 < size.counted_bytes < 500 << 10
+
+
+def test_counting_stops_in_time_and_goes_on_at_the_next_look(tmp_path: Path) -> None:
+    place = cached(tmp_path, "a", kib=4, files=1)
+    for index in range(50):
+        (place / f"dir{index}").mkdir()
+        (place / f"dir{index}" / "file").write_bytes(os.urandom(4096))
+    os.utime(place, (1, 1))
+    looks, counted = 0, [0]
+    while looks < 200:
+        stores.look(str(tmp_path), 1 << 40, spare="", budget_s=0)  # one directory a look
+        size = stores._read(str(tmp_path))["a"]
+        counted.append(size.counted_bytes)
+        looks += 1
+        if size.settled:
+            break
+        assert os.stat(tmp_path / ".looked").st_size == 0
+    assert size.settled and 40 < looks < 70 and counted == sorted(counted) and counted[-1] >= 51 * 4096
+    assert size.counted_bytes == stores.measured(str(tmp_path), {"a": 1})["a"].counted_bytes
+
+
+def test_what_was_used_since_is_counted_again(tmp_path: Path) -> None:
+    place = cached(tmp_path, "a", kib=4)
+    first = stores.measured(str(tmp_path), stores.identities(str(tmp_path)))["a"]
+    (place / "more").write_bytes(os.urandom(1 << 20))
+    os.utime(place, (1, 1))
+    assert stores.measured(str(tmp_path), stores.identities(str(tmp_path)))["a"] == first, "nothing was walked"
+    later = time.time() + 5
+    os.utime(place, (later, later))
+    assert stores.measured(str(tmp_path), stores.identities(str(tmp_path)))["a"].counted_bytes > 1 << 20
+
+
+def test_removal_stops_in_time_and_is_finished_later(tmp_path: Path) -> None:
+    place = cached(tmp_path, "a")
+    for index in range(300):
+        (place / f"dir{index}").mkdir()
+    assert stores.remove(str(tmp_path), "a") and left(tmp_path) == []
+    gone = next(path for path in tmp_path.iterdir() if path.name.startswith(".gone-"))
+    assert not erase(str(gone), deadline=time.monotonic() - 1)
+    assert gone.exists()
+    stores.sweep(str(tmp_path), lambda done: None)
+    assert not gone.exists()
+
+
+def test_two_looks_at_once_are_one(tmp_path: Path) -> None:
+    cached(tmp_path, "a")
+    with stores._one_at_a_time(str(tmp_path)) as alone:
+        assert alone
+        assert stores.look(str(tmp_path), 1, spare="", budget_s=PLENTY_S) == [] and left(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', '{"a": {"counted_bytes": 1}}', "\x00"])
+def test_a_spoilt_note_of_sizes_is_made_anew(tmp_path: Path, text: str) -> None:
+    cached(tmp_path, "a")
+    (tmp_path / ".sizes.json").write_text(text)
+    assert stores.measured(str(tmp_path), stores.identities(str(tmp_path)))["a"].counted_bytes >= 64 << 10
