@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from requirements import PROMISES
+from requirements import PROMISES, requirement
 from support.actors import Actor
 from support.cli import stockade
 from support.sockets import bind_sockets, unbind_sockets
@@ -39,6 +39,7 @@ DO = {
 }
 
 
+@requirement("E.grants")
 @pytest.mark.parametrize("tier", ["strict", "guarded"])
 @pytest.mark.parametrize("what", VOIDING)
 def test_a_grant_that_gives_the_tier_away_is_refused_until_that_is_accepted(actor: Actor, fresh_repo: str, what: str, tier: str) -> None:
@@ -91,6 +92,7 @@ ALIASES = {
 LOOK = "cat $(find -L . -name alias -o -name credentials 2>/dev/null) 2>/dev/null; echo looked"
 
 
+@requirement("E.grants")
 @pytest.mark.parametrize("tier", ["strict", "guarded"])
 @pytest.mark.parametrize("how", ALIASES)
 def test_another_name_of_a_credential_is_the_same_credential(actor: Actor, fresh_repo: str, how: str, tier: str, debian: Callable[..., Tool]) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from conftest import skip_for_gap
+from requirements import requirement
 from support.actors import Actor
 from tools.ordinary import Job, at_work
 from tools.support import Tool
@@ -40,6 +41,7 @@ def places(actor: Actor) -> Iterator[list[str]]:
         actor.remove(f"{actor.home}/{name}")
 
 
+@requirement("E.toolchains")
 def test_pyenv_shims_lead_to_the_version_that_is_chosen(actor: Actor, places: list[str]) -> None:
     skip_for_gap("no_pyenv")
     places += [".pyenv"]
@@ -57,6 +59,7 @@ def test_pyenv_shims_lead_to_the_version_that_is_chosen(actor: Actor, places: li
     _work(actor, "pyenv, of the project", "python t.py", f"hello from {root}/versions/own-2", env=env, files={"t.py": HELLO, ".python-version": "own-2\n"})
 
 
+@requirement("E.toolchains")
 def test_node_of_nvm_and_a_global_package_of_it(actor: Actor, places: list[str]) -> None:
     places += [".nvm"]
     version = f"{actor.home}/.nvm/versions/node/v20.1.0"
@@ -71,6 +74,7 @@ def test_node_of_nvm_and_a_global_package_of_it(actor: Actor, places: list[str])
     _work(actor, "nvm, by its path", f"{version}/bin/greet", "greeted by /usr/bin/node")
 
 
+@requirement("E.toolchains")
 def test_a_virtual_environment_made_from_another(actor: Actor, places: list[str]) -> None:
     """The project's environment leads to a Python of the home, which leads to the system's."""
     places += [".local/share/uv"]
@@ -91,6 +95,7 @@ def rust_prefix(request: pytest.FixtureRequest) -> Tool:
     return tool
 
 
+@requirement("E.toolchains")
 def test_rustup_proxies_start_the_toolchain_that_is_chosen(actor: Actor, places: list[str], rust_prefix: Tool) -> None:
     places += [".cargo", ".rustup"]
     proxy, prefix = shutil.which("rustup"), rust_prefix.read[0]
@@ -108,6 +113,7 @@ def test_rustup_proxies_start_the_toolchain_that_is_chosen(actor: Actor, places:
     _work(actor, "rustup proxy, rustc", "rustc --version", "rustc 1", env=env, grants=grants)
 
 
+@requirement("E.toolchains")
 def test_a_chain_of_interpreters_and_links(actor: Actor, places: list[str]) -> None:
     """A link in ~/bin, a script whose interpreter is a script of another directory, env with options."""
     places += ["bin", "opt"]
@@ -119,6 +125,7 @@ def test_a_chain_of_interpreters_and_links(actor: Actor, places: list[str]) -> N
     _work(actor, "shebang chain, by path", f"{actor.home}/bin/tool", "lang runs the program")
 
 
+@requirement("E.toolchains")
 @pytest.mark.parametrize("name", ["/bin/sh", "/usr/bin/sh", "/bin/bash", "/usr/bin/env"])
 def test_both_names_of_the_merged_system_directories(actor: Actor, name: str) -> None:
     line = f"{name} -c echo" if name.endswith("sh") else f"{name} /bin/echo merged"
@@ -128,6 +135,7 @@ def test_both_names_of_the_merged_system_directories(actor: Actor, name: str) ->
     at_work(actor, Job(tool="usrmerge, a shell", argv=[name, *(["sh"] if name.endswith("env") else []), "-ec", text], shows="usr/bin\nldconfig\n"))
 
 
+@requirement("E.toolchains")
 def test_a_home_behind_a_link_shows_its_toolchains(actor: Actor, places: list[str]) -> None:
     """PATH, HOME and the working directory are spelled by the link, as after a move of /home."""
     places += ["bin"]
