@@ -47,7 +47,8 @@ SAID = {
     (*FILES, "submodule", "update", "--init"): (128, OURS, "", "test -f listed/README"),
 }
 QUIET = [["checkout", "other"], ["checkout", "no-such"], ["branch", "-m", "no-such", "x"], ["branch", "-m", "other", "far/../x"], ["branch", "-D", "plain"],
-         ["worktree", "remove", "no-such"], ["submodule", "sync"], ["checkout", "README"], ["branch", "--unset-upstream"], ["sparse-checkout", "list"]]
+         ["worktree", "remove", "no-such"], ["submodule", "sync"], ["checkout", "README"], ["branch", "--unset-upstream"], ["sparse-checkout", "list"],
+         ["fetch", "-u", "origin", "master"], ["fetch", "--set-upstream", "origin"], ["checkout", "."], ["switch", "-"]]
 
 
 def _lay(actor: Actor, *, module: bool = False) -> str:
