@@ -108,13 +108,13 @@ def test_a_device_named_stdout_that_is_a_file(actor: Actor) -> None:
 @pytest.mark.parametrize("tier", EVERY)
 def test_standard_output_redirected_to_a_file_outside_the_grants(actor: Actor, tier: str) -> None:
     """As a shell does with ``stockade run … > file``: the name opens what the descriptor is."""
-    path = f"{actor.elsewhere}/redirected"
+    path, source = f"{actor.elsewhere}/redirected", actor.put(f"{actor.elsewhere}/source", "written\n")
     gap = "root-opens-stdout-by-name" if actor.is_root else None
     with measured("/dev/stdout > elsewhere", actor.name, tier, gap):
         for words in (["tee", "/dev/stdout"], ["cp", "/dev/stdin", "/dev/stdout"], ["sh", "-c", "cat > /dev/stdout"]):
             actor.put(path, "")
-            with open(actor.host(path), "r+b") as out:
-                child = actor.live(words, tier=tier, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.PIPE)
-                _, err = child.communicate(b"written\n", timeout=60)
+            with open(actor.host(path), "r+b") as out, open(actor.host(source), "rb") as given:
+                child = actor.live(words, tier=tier, stdin=given, stdout=out, stderr=subprocess.PIPE)
+                _, err = child.communicate(timeout=60)
             opened = child.returncode == 0 and actor.host(path).read_text(encoding="utf-8") == "written\n"
             assert opened is (gap is None) and (gap is None or b"Permission denied" in err), (words, child.returncode, err)
