@@ -26,8 +26,8 @@ PACKAGE = {"name": "bench", "version": "1.0.0", "private": True,
            "dependencies": {"express": "4.21.2", "typescript": "5.6.3", "webpack": "5.97.1", "lodash": "4.17.21"}}  # fmt: skip
 C_CRATE = "lua-src@547.0.0"
 MAKEFILE = """OBJECTS := $(patsubst %.c,%.o,$(wildcard *.c))
-program: $(OBJECTS)
-\t$(CC) -o $@ $^ -lm
+liblua.a: $(OBJECTS)
+\tar rcs $@ $^
 %.o: %.c
 \t$(CC) -O2 -c -o $@ $<
 """
@@ -99,10 +99,10 @@ def c_build(world: World, rounds: int) -> Row:
     (tree / "Makefile").write_text(MAKEFILE)
 
     def clean() -> None:
-        for path in [*tree.glob("*.o"), tree / "program"]:
+        for path in [*tree.glob("*.o"), tree / "liblua.a"]:
             path.unlink(missing_ok=True)
 
-    times = work(world, tree, "make -s -j2 program", "make", rounds, clean)
+    times = work(world, tree, "make -s -j2 liblua.a", "make", rounds, clean)
     return overhead(f"C build, {len(list(tree.glob('*.c')))} files with make -j2", times, 1.03)
 
 
