@@ -4,9 +4,10 @@
 SHELL := /bin/sh
 PY := .venv/bin/python
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-python test-launcher tools soak lint docs bench wheel dist clean
+.PHONY: help setup build demo test test-python test-launcher tools soak lint docs bench bench-tools chart wheel dist clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-20s %s\n' "$$name" "$$text"; done
@@ -45,6 +46,12 @@ docs: setup ## write docs/tiers.md and docs/errors.md from the tables in the cod
 
 bench: setup ## measure spawning side by side with bubblewrap and print the budgets
 	@$(PY) bench/spawn.py
+
+bench-tools: setup ## real work in a box, warm starts, a stuck mount, the peers of the registries
+	@$(PY) bench/tools.py $(BENCH_ARGS)
+
+chart: ## draw docs/bench.svg from the figures of the last make bench
+	@python3 bench/chart.py
 
 wheel: setup ## build a wheel for this platform into dist/
 	@$(PY) -m pip wheel --quiet --no-deps -w dist .

@@ -27,6 +27,13 @@ HELLO = {
 }  # fmt: skip
 
 
+def fetch(tools: Path) -> None:
+    """Install uv; npx comes with Node."""
+    place = tools / "uv"
+    subprocess.run(["/usr/bin/python3", "-m", "venv", str(place)], check=True, capture_output=True)
+    subprocess.run([str(place / "bin" / "pip"), "install", "-q", "uv"], check=True, capture_output=True)
+
+
 def answered(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> float:
     """Start the server and return the milliseconds until it has answered."""
     begun = time.perf_counter()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,14 +28,14 @@ _HAS_GAP: dict[str, Callable[[], bool]] = {
     "no_root_caller": lambda: os.geteuid() != 0,
     "not_x86_64": lambda: platform.machine() != "x86_64",
     "no_debian_tools": lambda: os.geteuid() != 0,
+    "no_pyenv": lambda: not os.path.exists(os.path.expanduser("~/.pyenv/libexec/pyenv")),
+    "no_rustup": lambda: shutil.which("rustup") is None,
 }
 
 
 @pytest.fixture(scope="session")
 def stage() -> Iterator[builders.Stage]:
     """The readable copy of the product and the built hostile programs."""
-    import shutil
-
     actors.remove_dead_accounts()
     made = builders.make_stage()
     yield made

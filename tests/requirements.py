@@ -105,6 +105,9 @@ FIELD_C = (
 )
 
 END = (
+    _field("end.quarantine", "new persistence points are moved away where that is the class's default, and nothing else is; a crash or a race loses none of them", "tiers, new persistence points"),
+    _field("end.fail", "with --on-persistence fail a run that leaves persistence points, or may have, ends with a typed outcome and status 125", "interfaces, options"),
+    _field("end.journal", "a box that was killed is compared by the next launch on its root, and its record is written", "tiers, new persistence points"),
     _field("end.discarded", "files written to the private home are counted and the first ten named, however the command shaped them", "tiers, state files"),
 )
 
@@ -147,12 +150,27 @@ AGENTS = (
     _field("agents.inner_sandbox", "a program with a sandbox of its own works with it off, and that is said", "platforms, inner sandboxes"),
 )
 
+FIELD_E = (
+    _field("E.packages", "package managers do their work: hard links, lifecycle scripts, build isolation, hooks that a package installs", "KiroCrew 1339, 8653; sandbox-runtime"),
+    _field("E.builds", "make -j, compilers behind a cache, build daemons on loopback and pools of test workers work, and end with their box", "KiroCrew 8104; field reports"),
+    _field("E.memory", "a JVM with 2,000 threads, multiprocessing with semaphores and shared memory, and a data base with a write-ahead log work", "KiroCrew 5584; measured"),
+    _field("E.unpacked", "programs that unpack native libraries into the temp directory load them", "measured"),
+    _field("E.git", "git's everyday commands do all of their work, or one line says what was lost and which grant brings it back", "design, git"),
+    _field("E.keys", "git over ssh with an agent and commits signed by a granted agent work while the private keys stay out of the box", "codex; sandbox-runtime"),
+    _field("E.files", "modes, links, times and setgid directories are kept by tar, cp and git; the temp directory may be on disk", "design, temp and filter"),
+    _field("E.streams", "standard streams that are files can be opened again by their names below /dev", "measured"),
+    _field("E.servers", "a data base server and a debugger on loopback start, answer and stop", "field reports"),
+    _field("E.toolchains", "toolchains of the home are found by their command through shims, proxies, links, environments and shebangs, and nothing beside them", "design, toolchains"),
+    _field("E.terminal_programs", "editors, shells in scripts, recorders and a multiplexer behave as without the box, suspended ones too", "field reports"),
+    _field("E.browser", "Chromium headless and Playwright work with the browser's own sandbox off", "measured"),
+    _field("E.grants", "a grant that gives promises away is refused until that is accepted; another name of a credential is the same credential", "design, voiding grants and aliases"),
+)
+
 DEFERRED = (
     _later("later.nest.strict_in_standard", "strict asked inside standard is a real narrower box", "nested boxes"),
     _later("later.nest.foreign", "already inside another sandbox the answer is real or typed", "nested boxes"),
     _later("later.landlock.backend", "hosts without namespaces keep the non-namespace promises; network rules cover fast open and MPTCP", "landlock backend"),
     _later("later.D.host_obstacles", "AppArmor, exhausted namespaces, denied mounts, locked flags, stuck mounts each give their own reason", "host obstacles"),
-    _later("later.E.ordinary_tools", "npm, pip, cargo, JVM, Bun, Chromium and the like work at strict with usual grants", "ordinary tools"),
     _later("later.G.audit", "the log chain survives parallel writers, crashes, rotation and forgery", "audit"),
     _later("later.H.mcp", "MCP servers of every bad manner are wrapped, probed and reported truthfully", "MCP"),
     _later("later.net.lists", "a network list lets exactly the named hosts through", "network lists"),
@@ -163,10 +181,12 @@ DEFERRED = (
 KNOWN_GAPS = {
     "no_root_caller": "the suite runs as an ordinary user; root as a caller needs root",
     "not_x86_64": "this attack exists on x86_64 only (x32, 32-bit entry)",
+    "no_pyenv": "pyenv comes from its own repository alone, and the account that runs the tests has none",
+    "no_rustup": "the Rust of this host is not rustup's: there are no proxies to start it by",
     "no_debian_tools": "a tool of the system's packages is missing, and only root can install it",
 }
 
-NOW = PROMISES + LAUNCHER + FIELD_A + FIELD_B + FIELD_C + END + FIELD_F + INSTALL + LEARN + CACHES + AGENTS
+NOW = PROMISES + LAUNCHER + FIELD_A + FIELD_B + FIELD_C + END + FIELD_F + INSTALL + LEARN + CACHES + AGENTS + FIELD_E
 BY_ID = {entry.id: entry for entry in NOW + DEFERRED}
 
 

@@ -7,6 +7,8 @@ use crate::receipts::REFUSED;
 use crate::report;
 use crate::supervise::Supervisor;
 
+const CHANGED: &str = "persistence_changed";
+
 /// The command's exit code or signal, as the receipt and our own end give it.
 pub fn ends(box_: &Supervisor) -> (Option<i32>, Option<i32>) {
     // Without a status the box was killed from outside, P1 first.
@@ -47,6 +49,10 @@ pub fn finish(box_: &Supervisor) -> i32 {
         Some(report::Outcome::Limit) => tell("limit: memory or processor time of the box was used up"),
         Some(report::Outcome::GuardLost) => {
             eprintln!("stockade: ended: guard_lost: {}", report::show(box_.lost.join(" ").as_bytes()));
+            return REFUSED;
+        }
+        Some(report::Outcome::Persistence) => {
+            eprintln!("stockade: ended: {CHANGED}: places that run code later changed, or could not be compared");
             return REFUSED;
         }
         _ => {}

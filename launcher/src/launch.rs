@@ -13,7 +13,8 @@ use crate::args::{self, Args};
 use crate::init::{self, Start};
 use crate::inside::Inside;
 use crate::nest::Entrance;
-use crate::receipts::{self, refuse, Out};
+use crate::persist::journal::Journals;
+use crate::receipts::{self, refuse, Out, Watched};
 use crate::report::{Outcome, Refusal, Report};
 use crate::session::{adopt, wall_ms, Block, Session};
 use crate::spool::Spool;
@@ -187,7 +188,8 @@ impl Session {
                 Err(e) => return Err(why_gone(box_, Refusal::new("guard_denied", "entrance").io(&e))),
             }
         }
-        let before = persist::snapshot(&plan.persistence).map_err(|e| unwatched(&e))?;
+        let journals = self.journals(args)?;
+        let watched = self.note_roots(journals.as_ref(), out)?;
         out.report.ready()?;
         if let Some(spool) = &out.spool {
             // Found out before the command runs, not after.
@@ -212,8 +214,35 @@ impl Session {
         }
         box_.terminal.take_back();
         box_.degraded.extend(box_.tracer.take().and_then(Tracer::finish));
-        self.record_end(box_, out, &before);
+        self.record_end(box_, out, watched);
         Ok(())
+    }
+
+    /// The directory of journals, where there is anything to note.
+    fn journals(&self, args: &Args) -> Result<Option<Journals>, Refusal> {
+        let watched = &self.loaded.plan.persistence;
+        match &args.state_home {
+            None if watched.iter().any(|one| one.quarantine.is_some()) => {
+                Err(Refusal::new("usage", "--state-home").detail("got none, expected the place of quarantine"))
+            }
+            Some(home) if !watched.is_empty() => Journals::open(home).map(Some).map_err(|e| unnoted(&e)),
+            _ => Ok(None),
+        }
+    }
+
+    /// What the write roots hold, before the command runs: noted where a crash leaves it.
+    fn note_roots<'a>(&self, journals: Option<&'a Journals>, out: &Out) -> Result<Watched<'a>, Refusal> {
+        let persistence = &self.loaded.plan.persistence;
+        let Some(journals) = journals else {
+            let before = persist::snapshot(persistence).map_err(|e| unwatched(&e))?;
+            return Ok(Watched { before, journal: None, earlier: vec![] });
+        };
+        let leftovers = journals.leftovers(persistence).map_err(|e| unnoted(&e))?;
+        let earlier = receipts::settle(leftovers, out);
+        let mut journal = journals.begin(&out.run_id, persistence).map_err(|e| unnoted(&e))?;
+        let before = persist::snapshot(persistence).map_err(|e| unwatched(&e))?;
+        journal.record(&before).map_err(|e| unnoted(&e))?;
+        Ok(Watched { before, journal: Some(journal), earlier })
     }
 }
 
@@ -252,6 +281,10 @@ fn watch(box_: &mut Supervisor, args: &Args) -> Result<(), Refusal> {
     let Some(file) = args.trace_fd else { return Ok(()) };
     box_.tracer = Some(trace::start(file, box_.command)?);
     order(box_, &control::Order::Traced)
+}
+
+fn unnoted(error: &std::io::Error) -> Refusal {
+    Refusal::new("journal_failed", "write roots").io(error)
 }
 
 fn order(box_: &mut Supervisor, order: &control::Order) -> Result<(), Refusal> {

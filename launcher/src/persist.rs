@@ -7,6 +7,10 @@
 //! it looks at. Fails closed: what could not be looked at, or was cut by a bound,
 //! is reported as degraded, never as unchanged. Next: persist/walk.rs.
 
+pub mod asked;
+pub mod index;
+pub mod journal;
+pub mod quarantine;
 pub mod walk;
 
 use std::io;
@@ -14,8 +18,8 @@ use std::os::fd::AsRawFd;
 
 use serde::Serialize;
 
-use crate::plan::Persistence;
 use crate::report::show;
+use asked::{OnPersistence, Persistence};
 use walk::{look_at, lookup, open_root, Entry, Node, Seen, DEPTH, PATTERN_ENTRIES};
 
 /// Stamps are taken from a clock that ticks this coarsely (CONFIG_HZ=100, with room).
@@ -28,6 +32,23 @@ pub struct Change {
     /// Relative to the root, printable; `.` is the root itself.
     pub path: String,
     pub change: ChangeKind,
+    /// The shell line that puts back what was moved into quarantine.
+    pub restore: Option<String>,
+    /// Why it was left where it is, where quarantine was asked for.
+    pub left: Option<quarantine::Left>,
+    #[serde(skip)]
+    pub found: Found,
+}
+
+/// What the record does not say: where and what exactly it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Found {
+    /// Which root of the snapshot.
+    pub root: usize,
+    pub path: Vec<u8>,
+    pub entry: Option<Entry>,
+    /// It lies below a `.git` that was not there, or was another one.
+    pub new_repository: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -43,19 +64,28 @@ pub enum ChangeKind {
 pub struct Compared {
     pub changes: Vec<Change>,
     pub degraded: Vec<String>,
+    /// A root whose plan says that any change fails the run has one, or could not be compared.
+    pub failed: bool,
 }
 
 /// The state of every watched root at one time.
 pub struct Snapshot {
-    roots: Vec<Root>,
+    pub roots: Vec<Root>,
 }
 
-struct Root {
-    path: String,
+pub struct Root {
+    pub watched: Persistence,
     names: Node,
-    taken_ns: i128,
-    identity: (u64, u64),
-    seen: Seen,
+    pub state: State,
+}
+
+/// What was there, as it is kept in memory and in the journal.
+pub struct State {
+    pub taken_ns: i128,
+    pub identity: (u64, u64),
+    pub seen: Seen,
+    /// Names for quarantine that git tracked; None: it cannot be told, or nobody asked.
+    pub tracked: Option<Vec<Vec<u8>>>,
 }
 
 /// Looks at every watched name. A root that is not there is an error: the plan
@@ -69,42 +99,59 @@ impl Snapshot {
     /// Looks again, after the last process of the box is dead.
     pub fn compare(&self) -> Compared {
         let mut result = Compared::default();
-        for root in &self.roots {
-            root.compare(&mut result);
+        for (number, root) in self.roots.iter().enumerate() {
+            let before = (result.changes.len(), result.degraded.len());
+            root.compare(number, &mut result);
+            let other = before != (result.changes.len(), result.degraded.len());
+            result.failed |= other && root.watched.mode == OnPersistence::Fail;
         }
         result
     }
 }
 
+fn compile(names: &[String]) -> io::Result<Node> {
+    Node::compile(names).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))
+}
+
 impl Root {
     fn look(watched: &Persistence) -> io::Result<Self> {
-        let names = Node::compile(&watched.names).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+        let names = compile(&watched.names)?;
         let taken_ns = wall_clock_ns();
         let dir = open_root(&watched.root)?;
         let identity = Entry::of(dir.as_raw_fd(), c"")?.identity();
         let seen = look_at(dir.as_raw_fd(), &names);
-        Ok(Self { path: watched.root.clone(), names, taken_ns, identity, seen })
+        let asked = watched.quarantine.as_ref().map(|asked| compile(&asked.names).map(|names| (asked, names)));
+        let tracked = asked.transpose()?.and_then(|(asked, names)| index::tracked(&asked.index, &asked.prefix, &names));
+        Ok(Self { watched: watched.clone(), names, state: State { taken_ns, identity, seen, tracked } })
     }
 
-    fn compare(&self, result: &mut Compared) {
-        let now = open_root(&self.path).and_then(|dir| Ok((Entry::of(dir.as_raw_fd(), c"")?.identity(), dir)));
+    /// The same root again, from what a journal holds.
+    pub fn remembered(watched: Persistence, state: State) -> io::Result<Self> {
+        Ok(Self { names: compile(&watched.names)?, watched, state })
+    }
+
+    fn compare(&self, number: usize, result: &mut Compared) {
+        let now = open_root(&self.watched.root).and_then(|dir| Ok((Entry::of(dir.as_raw_fd(), c"")?.identity(), dir)));
         let dir = match now {
-            Ok((identity, dir)) if identity == self.identity => dir,
-            Ok(_) => return self.root_is_lost(result, ChangeKind::Changed),
-            Err(_) => return self.root_is_lost(result, ChangeKind::Removed),
+            Ok((identity, dir)) if identity == self.state.identity => dir,
+            Ok(_) => return self.root_is_lost(number, result, ChangeKind::Changed),
+            Err(_) => return self.root_is_lost(number, result, ChangeKind::Removed),
         };
         let after = look_at(dir.as_raw_fd(), &self.names);
+        let before = &self.state.seen;
         for (path, entry) in &after.entries {
-            match self.seen.entries.get(path) {
-                None if self.is_new(entry) => self.push(result, path, ChangeKind::Created),
-                Some(before) if before.differs(entry) => self.push(result, path, ChangeKind::Changed),
-                _ => {}
-            }
+            let kind = match before.entries.get(path) {
+                None if self.is_new(entry) => ChangeKind::Created,
+                Some(old) if old.differs(entry) => ChangeKind::Changed,
+                _ => continue,
+            };
+            let new_repository = self.in_new_repository(path, &after);
+            self.push(result, kind, Found { root: number, path: path.clone(), entry: Some(*entry), new_repository });
         }
-        for path in self.seen.entries.keys().filter(|path| !after.entries.contains_key(*path)) {
+        for path in before.entries.keys().filter(|path| !after.entries.contains_key(*path)) {
             // A cut walk may only have missed it: ask for the name itself.
             if !after.cut || lookup(dir.as_raw_fd(), path).is_none() {
-                self.push(result, path, ChangeKind::Removed);
+                self.push(result, ChangeKind::Removed, Found { root: number, path: path.clone(), ..Found::default() });
             }
         }
         self.push_degraded(result, &after);
@@ -113,26 +160,35 @@ impl Root {
     /// When the first walk was cut, a name it lacks may have been there: an
     /// entry untouched since is old. The change time cannot be set by the box.
     fn is_new(&self, entry: &Entry) -> bool {
-        !self.seen.cut || entry.ctime_ns >= self.taken_ns - CLOCK_TICK_NS
+        !self.state.seen.cut || entry.ctime_ns >= self.state.taken_ns - CLOCK_TICK_NS
     }
 
-    fn root_is_lost(&self, result: &mut Compared, change: ChangeKind) {
-        self.push(result, b".", change);
-        result
-            .degraded
-            .push(format!("persistence of {} not compared: the root is another object", show(self.path.as_bytes())));
+    fn in_new_repository(&self, path: &[u8], after: &Seen) -> bool {
+        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+        ends.map(|at| &path[..at]).filter(|above| *above == b".git" || above.ends_with(b"/.git")).any(|above| {
+            let then = self.state.seen.repositories.get(above);
+            then.is_none() || then != after.repositories.get(above)
+        })
     }
 
-    fn push(&self, result: &mut Compared, path: &[u8], change: ChangeKind) {
-        result.changes.push(Change { root: self.path.clone(), path: show(path), change });
+    fn root_is_lost(&self, number: usize, result: &mut Compared, change: ChangeKind) {
+        self.push(result, change, Found { root: number, path: b".".to_vec(), ..Found::default() });
+        let root = show(self.watched.root.as_bytes());
+        result.degraded.push(format!("persistence of {root} not compared: the root is another object"));
+    }
+
+    fn push(&self, result: &mut Compared, change: ChangeKind, found: Found) {
+        let (root, path) = (self.watched.root.clone(), show(&found.path));
+        result.changes.push(Change { root, path, change, restore: None, left: None, found });
     }
 
     fn push_degraded(&self, result: &mut Compared, after: &Seen) {
-        let root = show(self.path.as_bytes());
-        if self.seen.cut || after.cut {
+        let root = show(self.watched.root.as_bytes());
+        let before = &self.state.seen;
+        if before.cut || after.cut {
             result.degraded.push(format!("persistence of {root}: more than {PATTERN_ENTRIES} entries or {DEPTH} levels, the rest was not looked at"));
         }
-        for path in self.seen.unreadable.iter().chain(&after.unreadable) {
+        for path in before.unreadable.iter().chain(&after.unreadable) {
             result.degraded.push(format!("persistence of {root}: {} could not be read", show(path)));
         }
     }
@@ -171,7 +227,7 @@ mod tests {
 
         fn watch(&self, names: &[&str]) -> Snapshot {
             let names = names.iter().map(|name| (*name).to_owned()).collect();
-            snapshot(&[Persistence { root: text(&self.0), names, mode: "report".into() }]).unwrap()
+            snapshot(&[watched(&self.0, names)]).unwrap()
         }
     }
 
@@ -179,6 +235,10 @@ mod tests {
         fn drop(&mut self) {
             fs::remove_dir_all(&self.0).ok();
         }
+    }
+
+    fn watched(root: &Path, names: Vec<String>) -> Persistence {
+        Persistence { root: text(root), names, mode: OnPersistence::Report, quarantine: None }
     }
 
     fn text(path: &Path) -> String {
@@ -202,6 +262,17 @@ mod tests {
         tree.write("src/main.c", "b");
         tree.write(".git/index", "b");
         assert_eq!(changes(&before), []);
+    }
+
+    #[test]
+    fn a_pattern_for_repositories_in_the_tree_does_not_make_every_file_a_finding() {
+        let tree = Tree::new();
+        let before = tree.watch(&["*/.git", ".vscode/*"]);
+        tree.write("main.c", "a");
+        symlink("main.c", tree.path("link")).unwrap();
+        fs::create_dir_all(tree.path("inner/.git")).unwrap();
+        symlink("elsewhere", tree.path(".vscode")).unwrap();
+        assert_eq!(changes(&before), [(".vscode".to_owned(), Created), ("inner/.git".to_owned(), Created)]);
     }
 
     #[test]
@@ -235,7 +306,7 @@ mod tests {
         let time = fs::metadata(tree.path(".envrc")).unwrap().modified().unwrap();
         let before = tree.watch(&[".envrc"]);
         // The change time ticks with the kernel's clock; wait for another tick.
-        let ctime = |s: &Snapshot| s.roots[0].seen.entries[&b".envrc"[..]].ctime_ns;
+        let ctime = |s: &Snapshot| s.roots[0].state.seen.entries[&b".envrc"[..]].ctime_ns;
         let start = Instant::now();
         while ctime(&tree.watch(&[".envrc"])) == ctime(&before) && start.elapsed().as_secs() < 5 {
             tree.write(".envrc", "bbbb");
@@ -306,7 +377,7 @@ mod tests {
         let tree = Tree::new();
         fs::create_dir(tree.path("w")).unwrap();
         let names = vec!["a".to_owned()];
-        let before = snapshot(&[Persistence { root: text(&tree.path("w")), names, mode: "report".into() }]).unwrap();
+        let before = snapshot(&[watched(&tree.path("w"), names)]).unwrap();
         fs::rename(tree.path("w"), tree.path("old")).unwrap();
         assert_eq!(before.compare().changes[0].change, Removed);
         fs::create_dir(tree.path("w")).unwrap();

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::appear::Appearing;
+use crate::persist::asked::{OnPersistence, Persistence};
 use crate::report::Refusal;
 use crate::steps::env::EnvPolicy;
 
@@ -288,14 +289,6 @@ pub struct Seccomp {
 
 #[derive(Debug, Deserialize, Clone)]
 #[serde(deny_unknown_fields)]
-pub struct Persistence {
-    pub root: String,
-    pub names: Vec<String>,
-    pub mode: String,
-}
-
-#[derive(Debug, Deserialize, Clone)]
-#[serde(deny_unknown_fields)]
 pub struct PlanPromise {
     pub id: String,
     pub tiers: Vec<String>,
@@ -308,7 +301,7 @@ pub struct PlanPromise {
 }
 
 /// A field that may be null must still be there: absence is another plan version.
-fn required<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
+pub fn required<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
     Option::deserialize(from)
 }
 
@@ -392,7 +385,9 @@ fn finish(mut plan: Plan, binds: &BTreeMap<String, String>) -> Result<Plan, Refu
     }
     let rows = plan.mounts.iter_mut().flat_map(Row::paths_mut);
     let guards = plan.guards.iter_mut().map(|g| &mut g.path);
-    let watched = plan.persistence.iter_mut().map(|p| &mut p.root);
+    let watched =
+        plan.persistence.iter_mut().flat_map(|p| [Some(&mut p.root), p.quarantine.as_mut().map(|q| &mut q.index)]);
+    let watched = watched.flatten();
     let roots = watched.chain(plan.appearing.iter_mut().map(|a| &mut a.root));
     let rules = plan.landlock.iter_mut().flat_map(|l| l.rules.iter_mut().map(|r| &mut r.path));
     let private = plan.discards.iter_mut();
@@ -413,8 +408,8 @@ fn finish(mut plan: Plan, binds: &BTreeMap<String, String>) -> Result<Plan, Refu
         return Err(invalid("guards.cover", "true: only the launcher adds such guards"));
     }
     check_discards(&plan)?;
-    if plan.persistence.iter().any(|p| p.mode != "report") {
-        return Err(invalid("persistence.mode", "only `report` is known"));
+    if plan.persistence.iter().any(|p| p.quarantine.is_some() && p.mode != OnPersistence::Quarantine) {
+        return Err(invalid("persistence.quarantine", "given with another mode"));
     }
     Ok(plan)
 }

@@ -5,14 +5,23 @@
 
 use crate::args::Args;
 use crate::ending;
+use crate::persist::journal::{Journal, Leftover};
+use crate::persist::{quarantine, Change, Compared, Snapshot};
 use crate::report::{self, Refusal, Report};
 use crate::session::{self, Session};
 use crate::spool::{Appended, Spool};
 use crate::steps::{landlock, limits};
 use crate::supervise::Supervisor;
-use crate::{discard, persist, plan, ulid, version};
+use crate::{discard, plan, ulid, version};
 
 pub const REFUSED: i32 = 125;
+
+/// What is known of the write roots from before the command ran.
+pub struct Watched<'a> {
+    pub before: Snapshot,
+    pub journal: Option<Journal<'a>>,
+    pub earlier: Vec<report::Earlier>,
+}
 
 /// Where records go.
 pub struct Out {
@@ -86,8 +95,21 @@ impl Session {
         out.report.send_json(&json)
     }
 
-    pub fn record_end(&self, box_: &mut Supervisor, out: &Out, before: &persist::Snapshot) {
-        let compared = before.compare();
+    pub fn record_end(&self, box_: &mut Supervisor, out: &Out, watch: Watched) {
+        let Watched { before, mut journal, earlier } = watch;
+        let mut compared = before.compare();
+        if let Some(journal) = &mut journal {
+            quarantine::act(&before, &mut compared.changes, journal, 0);
+        }
+        self.write_end(box_, out, compared, earlier);
+        // Only now: a crash up to here loses nothing.
+        drop(journal);
+    }
+
+    fn write_end(&self, box_: &mut Supervisor, out: &Out, compared: Compared, earlier: Vec<report::Earlier>) {
+        if compared.failed {
+            box_.ended.get_or_insert(report::Outcome::Persistence);
+        }
         let mut degraded = std::mem::take(&mut box_.degraded);
         degraded.extend(compared.degraded);
         if box_.inside.closed > 0 {
@@ -109,10 +131,11 @@ impl Session {
             exit_code,
             signal,
             limit_hit: box_.limit_hit(signal),
-            wall_ms: self.began.elapsed().as_millis() as u64,
-            cpu_ms,
-            max_rss_bytes,
+            wall_ms: Some(self.began.elapsed().as_millis() as u64),
+            cpu_ms: Some(cpu_ms),
+            max_rss_bytes: Some(max_rss_bytes),
             persistence,
+            earlier,
             guard_lost,
             discarded,
             net_denied: None,
@@ -126,6 +149,51 @@ impl Session {
         }
         // The reader may have gone once it knew the status; the command has run.
         let _ = out.report.send_json(&json);
+    }
+}
+
+/// Looks in place of boxes that were killed on the roots of this one, and writes their end records.
+pub fn settle(leftovers: Vec<Leftover>, out: &Out) -> Vec<report::Earlier> {
+    let mut earlier = vec![];
+    for mut left in leftovers {
+        let mut compared = left.before.compare();
+        let moved = quarantine::moved(&left.before, &left.moves, left.journal.state_home());
+        quarantine::act(&left.before, &mut compared.changes, &mut left.journal, left.moves.len());
+        compared.changes.extend(moved);
+        let said = format!("end: written by run {}: the supervisor of this one was killed", out.run_id);
+        let mut degraded = [compared.degraded, vec![said]].concat();
+        let persistence = clip(compared.changes, "persistence", &mut degraded);
+        let record = killed(&left.journal.run_id, persistence.clone(), clip(degraded, "degraded", &mut vec![]));
+        let json = report::to_json(&record).unwrap_or_default();
+        if out.spool.as_ref().is_some_and(|spool| !matches!(spool.append(&json), Ok(Appended::Whole))) {
+            eprintln!("stockade: audit degraded: the end record of {} could not be written", record.run_id);
+        }
+        earlier.push(report::Earlier { run_id: record.run_id, persistence });
+    }
+    earlier.retain(|run| !run.persistence.is_empty());
+    clip(earlier, "earlier", &mut vec![])
+}
+
+fn killed(run_id: &str, persistence: Vec<Change>, degraded: Vec<String>) -> report::End {
+    report::End {
+        schema: report::SCHEMA,
+        record: "end",
+        run_id: run_id.to_owned(),
+        ts: ulid::now(),
+        outcome: report::Outcome::Killed,
+        exit_code: None,
+        signal: Some(libc::SIGKILL),
+        limit_hit: None,
+        wall_ms: None,
+        cpu_ms: None,
+        max_rss_bytes: None,
+        persistence,
+        earlier: vec![],
+        guard_lost: vec![],
+        discarded: None,
+        net_denied: None,
+        inside: 0,
+        degraded,
     }
 }
 

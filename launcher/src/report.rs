@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::errno;
 use crate::ulid;
-pub use records::{End, Inside, Launch, LimitApplied, LimitHit, Outcome, Refused, Supervisor};
+pub use records::{Earlier, End, Inside, Launch, LimitApplied, LimitHit, Outcome, Refused, Supervisor};
 
 /// Version of every record of this file.
 pub const SCHEMA: &str = "stockade.receipt.v1";
@@ -74,6 +74,11 @@ pub const CODES: &[(&str, u8, &str)] = &[
     ("interpreter_changed", 14, "the box finds another file under this name; name the command by its full path"),
     ("promise_not_kept", 14, "ask for a lower tier, or accept the missing promises by name"),
     ("report_failed", 14, "the reader of the receipt went away; keep the report descriptor open"),
+    (
+        "journal_failed",
+        14,
+        "what is in the write roots could not be noted; check space and permissions of the state home",
+    ),
     ("spool_failed", 14, "the audit record could not be written; check space and permissions of the state home"),
     ("start_timed_out", 7, "the command did not start in time; a file system may hang, or the machine is overloaded"),
     ("caller_gone", 7, "the program that asked for the box ended before it started"),

@@ -221,6 +221,40 @@ pub fn write_file(path: &str, text: &str) -> io::Result<()> {
     std::fs::OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes())
 }
 
+/// rename(2) between directories; with `keep` a name that exists is EEXIST, never replaced.
+pub fn rename(from: RawFd, name: &CStr, to: RawFd, new: &CStr, keep: bool) -> io::Result<()> {
+    let flags = if keep { libc::RENAME_NOREPLACE } else { 0 };
+    // SAFETY: both names outlive the call.
+    check(unsafe { libc::syscall(libc::SYS_renameat2, from, name.as_ptr(), to, new.as_ptr(), flags) }).map(drop)
+}
+
+pub fn unlink(dir: RawFd, name: &CStr) -> io::Result<()> {
+    // SAFETY: name outlives the call.
+    check(unsafe { libc::syscall(libc::SYS_unlinkat, dir, name.as_ptr(), 0) }).map(drop)
+}
+
+/// Until it is on the disk, not only written.
+pub fn fsync(fd: RawFd) -> io::Result<()> {
+    // SAFETY: no pointers.
+    check(unsafe { libc::syscall(libc::SYS_fsync, fd) }).map(drop)
+}
+
+/// flock(2) without waiting; false when somebody else has it.
+pub fn try_lock(fd: RawFd, how: i32) -> io::Result<bool> {
+    // SAFETY: no pointers.
+    match check(i64::from(unsafe { libc::flock(fd, how | libc::LOCK_NB) })) {
+        Err(e) if e.raw_os_error() == Some(libc::EWOULDBLOCK) => Ok(false),
+        other => other.map(|_| true),
+    }
+}
+
+/// openat(2) that makes the file when the flags say so; no link at its end is followed.
+pub fn openat(dir: RawFd, name: &CStr, flags: i32, mode: libc::mode_t) -> io::Result<OwnedFd> {
+    let flags = flags | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
+    // SAFETY: name outlives the call.
+    owned(i64::from(unsafe { libc::openat(dir, name.as_ptr(), flags, mode) }))
+}
+
 pub fn prctl(option: i32, arg: u64) -> io::Result<()> {
     // SAFETY: the options used here take integers only.
     check(i64::from(unsafe { libc::prctl(option, arg, 0, 0, 0) })).map(drop)

@@ -22,6 +22,11 @@ pub fn ulid() -> io::Result<String> {
     Ok(encode(since_epoch().as_millis(), random))
 }
 
+/// What every identifier made longer than this ago is below.
+pub fn earliest(age: Duration) -> String {
+    encode(since_epoch().saturating_sub(age).as_millis(), [0; RANDOM_BYTES])
+}
+
 /// The current wall-clock time as `2026-11-29T17:23:45.012345678Z`.
 pub fn now() -> String {
     stamp(since_epoch())

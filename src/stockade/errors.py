@@ -61,8 +61,6 @@ CODES: dict[str, Code] = {
     "option_refused": Code("an option of subprocess that would weaken the box", "see the reason in the message"),
     "net_unsupported": Code("this version cannot restrict the network to a list of hosts",
                             "use none or host"),
-    "persistence_unsupported": Code("this version reports new persistence points and cannot act on them",
-                                    "use report"),
     "publish_unsupported": Code("this version cannot publish a port of a box", "use --net host"),
     "write_root_refused": Code("home, / or a directory above the state home was named as a write root",
                                "name a directory below the home, such as the project"),
@@ -140,6 +138,11 @@ CODES: dict[str, Code] = {
     "guard_denied": Code("a guarded path could not be pinned",
                          "a guarded path could not be protected; make it readable, or try again if it was being "
                          "replaced"),
+    "persistence_changed": Code("places that run code later changed, and the run was to fail if they did",
+                                "stockade show RUN names them"),
+    "journal_failed": Code("what the write roots hold could not be noted before the start",
+                           "what is in the write roots could not be noted; check space and permissions of the state "
+                           "home"),
     "guard_lost": Code("a guard inside a write root disappeared and the box was ended",
                        "the host changed the guarded file; start again"),
     "proc_denied": Code("the kernel refused a fresh /proc",

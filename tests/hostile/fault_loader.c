@@ -1,6 +1,6 @@
 /* Makes chosen system calls fail for the program it starts, so that every launcher step can be
  * seen to fail without a hook in the launcher. A fault is NAME:ERRNO or NAME:ERRNO:ARG:MASK:VALUE
- * (the low and high word of argument ARG, masked, equal VALUE; numbers in C notation).
+ * (KILL for ERRNO ends the caller; the low and high word of argument ARG, masked, equal VALUE; numbers in C notation).
  * Usage: fault_loader FAULT... -- PROGRAM ARG... */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -27,6 +27,7 @@ static const struct { const char *name; long nr; } CALLS[] = {
     CALL(setresgid), CALL(sethostname), CALL(fork), CALL(vfork), CALL(wait4), CALL(waitid), CALL(setpgid),
     CALL(pidfd_open), CALL(writev), CALL(ioctl), CALL(fchmod), CALL(lsetxattr), CALL(setxattr), CALL(fsetxattr), CALL(mkdir),
     CALL(mknod), CALL(symlink), CALL(open), CALL(chroot), CALL(rt_sigprocmask), CALL(inotify_init1), CALL(poll), CALL(fcntl), CALL(ptrace),
+    CALL(renameat2), CALL(unlinkat), CALL(fsync), CALL(flock),
 };
 
 static const struct { const char *name; int value; } ERRORS[] = {
@@ -51,10 +52,11 @@ static long number_of(const char *name)
     exit(98);
 }
 
-static int error_of(const char *name)
+static uint32_t answer_of(const char *name)
 {
+    if (!strcmp(name, "KILL")) return SECCOMP_RET_KILL_PROCESS;
     for (size_t n = 0; n < sizeof ERRORS / sizeof *ERRORS; n++)
-        if (!strcmp(ERRORS[n].name, name)) return ERRORS[n].value;
+        if (!strcmp(ERRORS[n].name, name)) return SECCOMP_RET_ERRNO | ERRORS[n].value;
     fprintf(stderr, "fault_loader: unknown error %s\n", name);
     exit(98);
 }
@@ -79,7 +81,7 @@ static void add(char *fault)
         word(atoi(part[2]), 1, mask >> 32, value >> 32, 4);
         word(atoi(part[2]), 0, mask, value, 1);
     }
-    emit(BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | error_of(part[1]));
+    emit(BPF_RET | BPF_K, 0, 0, answer_of(part[1]));
 }
 
 int main(int argc, char **argv)

@@ -303,7 +303,7 @@ def test_an_answer_does_not_send_back_to_the_same_command(user: Actor) -> None:
     assert "stockade profile check" not in stockade(user, "profile", "check", bad).out
     stockade(user, "run", "--quiet", "true")
     assert len(stockade(user, "show", "nothing-ran").err) < 200
-    for words in (["--net", "example.com"], ["--on-persistence", "fail"]):
+    for words in (["--net", "example.com"], ["--publish", "80"]):
         said = stockade(user, "run", *words, "true").err
         hint = said.split("(hint: ")[1].rstrip(")\n")
         assert said.count(hint) == 1, said

@@ -53,7 +53,7 @@ WRONG = [
     (["--net", "off", "true"], "value_invalid", "did you mean 'none'?"),
     (["--net", "hosts", "true"], "value_invalid", "did you mean 'host'?"),
     (["--publish", "8080", "true"], "publish_unsupported", "host"),
-    (["--on-persistence", "quarantine", "true"], "persistence_unsupported", "report"),
+    (["--on-persistence", "quarantined", "true"], "value_invalid", "quarantine"),
     (["--timeout", "soon", "true"], "value_invalid", "--timeout"),
     (["--memory", "2X", "true"], "value_invalid", "--memory"),
     (["--pids", "0", "true"], "value_invalid", "--pids"),
@@ -91,14 +91,24 @@ def test_a_command_line_quoted_as_a_whole_is_answered_with_the_way_out(user: Act
 
 
 def test_a_tool_that_gets_no_profile_because_of_its_path_is_named(user: Actor) -> None:
-    tool = user.put(f"{user.workspace}/v/bin/pip", "#!/bin/sh\necho ran\n", 0o755)
-    for words in ((tool,), ("/usr/bin/python3", "-m", "pip", "--version")):
-        said = stockade(user, "run", "--verbose", *words)
-        assert said.err.count("--profile pip gives it") == 1, said
-    assert stockade(user, "run", tool).err == ""
+    tool = user.put(f"{user.workspace}/v/bin/claude", "#!/bin/sh\necho ran\n", 0o755)
+    said = stockade(user, "run", tool)
+    assert "guarded without profile claude" in said.err and said.err.count("--profile claude gives it") == 1, said
+    assert stockade(user, "run", "--quiet", tool).err == ""
     for words in (("--profile", "pip", tool), ("/usr/bin/python3", "-m", "this"), ("true",)):
-        assert "no profile:" not in stockade(user, "run", "--verbose", *words).err
+        assert "without profile" not in stockade(user, "run", "--verbose", *words).err
     user.remove(f"{user.workspace}/v")
+
+
+def test_a_build_tool_of_the_project_has_the_box_of_that_tool(user: Actor) -> None:
+    """Its build scripts are hostile input, however it was named."""
+    secret = user.put(f"{user.home}/diary", "planted\n")
+    tool = user.put(f"{user.workspace}/v/bin/pip", "#!/bin/sh\ncat ~/diary; echo ran\n", 0o755)
+    assert user.call([tool], env=user.env).stdout == b"planted\nran\n"
+    said = stockade(user, "run", tool)
+    assert said.out == "ran\n" and "without profile" not in said.err, said
+    user.remove(f"{user.workspace}/v")
+    user.remove(secret)
 
 
 def test_the_first_word_that_is_no_option_starts_the_command(user: Actor) -> None:
@@ -261,7 +271,7 @@ def test_the_first_line_on_a_terminal_says_what_is_kept(actor: Actor) -> None:
 
 def test_a_failed_command_gets_one_exact_hint(actor: Actor) -> None:
     with terminal(actor, "run", "sh", "-c", "exit 3") as screen:
-        assert "stockade why" in screen.read_until("changes it")
+        assert "hint: stockade learn -- CMD" in screen.read_until("was missing")
         assert screen.wait() == 3
     with terminal(actor, "run", "sh", "-c", "echo x > .envrc; exit 3") as screen:
         seen = screen.read_until("stockade show ")

@@ -120,17 +120,18 @@ def test_a_package_that_npm_installs_from_the_home_is_learned(actor: Actor) -> N
 
 @requirement("learn.never_proposed")
 def test_listed_names_are_told_apart_and_never_granted(actor: Actor) -> None:
-    for path in (".aws/credentials", ".ssh/id_ed25519", ".bashrc", ".config/app/a", ".config/app/b", ".config/app/c"):
+    for path in (".local/bin/mine", ".aws/credentials", ".ssh/id_ed25519", ".bashrc", ".config/app/a", ".config/app/b", ".config/app/c"):
         actor.put(f"{actor.home}/{path}", "x\n")
     actor.put(f"{actor.workspace}/.env", "TOKEN=1\n")
     control = f"{actor.env['XDG_RUNTIME_DIR']}/docker.sock"
     actor.agent.do("listen", path=control)
-    script = (f"cat ~/.aws/credentials ~/.ssh/id_ed25519 .env ~/.config/app/a ~/.config/app/b ~/.config/app/c; echo y >>~/.bashrc; ls ~ ~/.config\n"
+    script = (f"cat ~/.aws/credentials ~/.ssh/id_ed25519 .env ~/.config/app/a ~/.config/app/b ~/.config/app/c; echo y >>~/.bashrc; echo y >>~/.local/bin/mine; ls ~ ~/.config\n"
               f"{PYTHON} -c 'import socket; socket.socket(socket.AF_UNIX).connect(\"{control}\")'")
-    done = _learn(actor, "--json", "--save", "careful", "--", "sh", "-c", script)
+    path = f"{actor.home}/.local/bin:{actor.env['PATH']}"
+    done = _learn(actor, "--json", "--save", "careful", "--", "sh", "-c", script, env=environment(actor, PATH=path))
     report = done.json()
     told = {os.path.relpath(row["path"], actor.home): row for row in report["not_proposed"]}
-    assert {".aws/credentials", ".ssh/id_ed25519", ".bashrc", "work/repo/.env", os.path.relpath(control, actor.home)} <= told.keys(), report
+    assert {".local/bin/mine", ".aws/credentials", ".ssh/id_ed25519", ".bashrc", "work/repo/.env", os.path.relpath(control, actor.home)} <= told.keys(), report
     # Three files of one directory are the directory.
     assert report["proposals"][0]["value"] == f"{actor.home}/.config/app" and len(report["proposals"]) == 1
     assert _profile(actor, "careful")["read"] == ["~/.config/app"]
@@ -140,7 +141,7 @@ def test_listed_names_are_told_apart_and_never_granted(actor: Actor) -> None:
         opened = stockade(actor, "run", "--tier", "strict", *option, "--", "cat", f"{actor.home}/{name}")
         assert opened.status == 0, (option, opened)
     actor.agent.do("forget", path=control)
-    for path in (".aws", ".ssh/id_ed25519", ".bashrc", ".config/app", "work/repo/.env"):
+    for path in (".local/bin", ".aws", ".ssh/id_ed25519", ".bashrc", ".config/app", "work/repo/.env"):
         actor.remove(f"{actor.home}/{path}")
 
 
@@ -171,6 +172,27 @@ def test_the_network_and_a_grant_that_was_used_are_in_the_profile(actor: Actor) 
     assert (learned["net"], learned["read"]) == ("host", ["~/data"])
     assert stockade(actor, "run", "--profile", "net", "--", *words[words.index("--") + 1:]).status == 0
     actor.remove(f"{actor.home}/data")
+
+
+@requirement("learn.profile_works")
+def test_at_guarded_a_cache_is_learned_and_a_missing_base_directory_is_told(actor: Actor) -> None:
+    write = ["--", "sh", "-c", "mkdir -p ~/.cache/mytool && echo x >>~/.cache/mytool/runs && wc -l <~/.cache/mytool/runs"]
+    actor.remove(f"{actor.home}/.cache")
+    told = stockade(actor, "learn", *write)
+    assert told.status == 1 and f"not proposed: write {actor.home}/.cache: every program's directory" in told.err
+    actor.make_dir(f"{actor.home}/.cache")
+    assert stockade(actor, "learn", "--save", "cached", *write).status == 1
+    for count in (1, 2):
+        assert stockade(actor, "run", "--profile", "cached", *write).out == f"{count}\n"
+    assert not actor.host(f"{actor.home}/.cache/mytool").exists()
+
+
+@requirement("learn.profile_works")
+def test_a_name_that_was_looked_up_without_a_network_is_told_with_the_option(user: Actor) -> None:
+    look = f"{PYTHON} -c 'import socket; socket.getaddrinfo(\"example.org\", 80)' 2>/dev/null; {PYTHON} -c pass"
+    report = _learn(user, "--json", "--", "sh", "-c", look).json()
+    assert report["proposals"] == [] and [row["option"] for row in report["not_proposed"]] == [["--net", "host"]]
+    assert _learn(user, "--json", "--", PYTHON, "-c", "pass").json()["not_proposed"] == []
 
 
 @requirement("learn.profile_works")
@@ -232,6 +254,13 @@ def test_failures_of_our_own_are_125_and_one_line(actor: Actor) -> None:
         done = stockade(actor, "learn", *words)
         assert (done.status, done.out, done.err.count("\n")) == (status, "", 1), done
         assert f"{code}: " in done.err
+
+
+@requirement("learn.ends_as_the_command")
+def test_a_time_limit_and_a_temp_on_disk_work_under_learn(actor: Actor) -> None:
+    done = stockade(actor, "learn", "--timeout", "700ms", "--tmp", "disk", "--", "sh", "-c", "echo x >/tmp/x && cat /tmp/x; exec sleep 60")
+    assert (done.status, done.out) == (124, "x\n") and "stockade: learn: nothing was missing" in done.err
+    assert stockade(actor, "ps").out.count("sleep") == 0
 
 
 @requirement("learn.ends_as_the_command")

@@ -12,6 +12,7 @@ import pytest
 
 from requirements import requirement
 from support.actors import PYTHON, Actor
+from support.live import wait_until
 from support.plans import launch, small_plan
 
 
@@ -135,9 +136,47 @@ def test_the_tracers_death_is_the_boxes_end(actor: Actor) -> None:
     assert answer["receipt"]["end"]["degraded"] == ["trace: not written to its end"]
 
 
-def _wait_for_tracer(driver: int) -> int:
-    from support.live import wait_until
+@requirement("learn.promises_hold")
+def test_a_killed_supervisor_takes_its_tracer_and_the_watched_box_along(actor: Actor) -> None:
+    job = {"mode": "trace", "argv": ["/bin/sh", "-c", "sleep 61 & sleep 60"], "kwargs": actor._grants("strict", None, {})}
+    with actor.drive(job, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        tracer = _wait_for_tracer(child.pid)
+        supervisor = int(_field(Path(f"/proc/{tracer}"), "stat").rsplit(")", 1)[1].split()[1])
+        inside = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _descends(int(entry.name), supervisor)]
+        os.kill(supervisor, signal.SIGKILL)
+        child.communicate(timeout=30)
+    assert len(inside) >= 4
+    wait_until(lambda: not any(_lives(pid) for pid in inside), "nothing of the box is left")
 
+
+@requirement("learn.promises_hold")
+def test_a_guard_that_the_host_moves_away_is_put_back_in_a_watched_box(actor: Actor, fresh_repo: str) -> None:
+    # Tries until the guard is back, then twenty times more.
+    script = ("import errno, os, time\n"
+              "def attempt():\n"
+              "    try: os.close(os.open('.git/config', os.O_WRONLY | os.O_APPEND)); return 0\n"
+              "    except OSError as e: return e.errno\n"
+              "first = attempt(); open('ready', 'w').close()\n"
+              "until = time.monotonic() + 20\n"
+              "while not os.path.exists('moved') and time.monotonic() < until: time.sleep(0.01)\n"
+              "while attempt() == 0 and time.monotonic() < until: time.sleep(0.01)\n"
+              "print(first, {attempt() for _ in range(20)})")
+    job = {"mode": "trace", "argv": [PYTHON, "-c", script], "kwargs": actor._grants("guarded", fresh_repo, {})}
+    with actor.drive(job, cwd=fresh_repo, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        wait_until(lambda: actor.host(f"{fresh_repo}/ready").exists(), "the command has looked once")
+        actor.sh("cp -r .git ../g2; mv .git ../old; mv ../g2 .git; rm -rf ../old; touch moved", cwd=fresh_repo)
+        out, err = child.communicate(timeout=40)
+    answer = json.loads(out)
+    assert answer["stdout"] == "30 {30}\n", (answer, err)
+    assert answer["receipt"]["end"]["guard_lost"]
+
+
+def _lives(pid: int) -> bool:
+    stat = _field(Path(f"/proc/{pid}"), "stat")
+    return bool(stat) and stat.rsplit(")", 1)[1].split()[0] not in "ZX"
+
+
+def _wait_for_tracer(driver: int) -> int:
     found: list[int] = []
 
     def look() -> bool:

@@ -63,7 +63,7 @@ def launch(argv: list[str], env: dict[str, str], plan: Json) -> subprocess.Compl
     kept = [
         part
         for option, value in zip(argv[1:end:2], argv[2:end:2], strict=True)
-        if option in ("--bind", "--cwd")
+        if option in ("--bind", "--cwd", "--state-home")
         for part in (option, value)
     ]
     command = [argv[0], "--plan-fd", str(fd), *kept, *argv[end:]]

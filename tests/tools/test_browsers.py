@@ -32,6 +32,7 @@ LEADING = '<meta http-equiv="refresh" content="0;url=file://HOME/.ssh/id_ed25519
 BROWSER = ["chromium", "--headless", "--virtual-time-budget=3000", "--dump-dom"]
 
 
+@requirement("E.browser")
 def test_playwright_tests_a_local_server_and_a_test_file_gets_nothing(
         actor: Actor, npm_tool: Callable[..., Tool], debian: Callable[..., Tool]) -> None:
     debian("chromium", "chromium")
@@ -56,7 +57,7 @@ def test_browsers_of_playwright_are_seen_and_stay_as_they_are(actor: Actor) -> N
     assert "planted" in actor.host(f"{place}/chromium-1/chrome").read_text(encoding="utf-8")
 
 
-@requirement("agents.inner_sandbox")
+@requirement("agents.inner_sandbox", "E.browser")
 @pytest.mark.parametrize("tier", TIERS)
 def test_chromium_renders_a_page_that_cannot_lead_it_to_a_private_file(
         actor: Actor, debian: Callable[..., Tool], tier: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+from requirements import requirement
 from support.actors import Actor
 from tools.support import Tool, Work, siege
 
@@ -16,6 +17,7 @@ FILES = {"package.json": json.dumps(PACKAGE), "in.js": "console.log(require('lef
 COMMANDS = [["bun", "install"], ["bun", "run", "build"], ["bun", "test"], ["bun", "out.js"]]
 
 
+@requirement("E.packages")
 def test_bun_installs_and_builds_and_a_postinstall_gets_nothing(actor: Actor, npm_tool: Callable[..., Tool]) -> None:
     siege(actor, Work(
         files=FILES, commands=COMMANDS, shows="....built", clean=["node_modules", "out.js"], locks=["bun.lock"],

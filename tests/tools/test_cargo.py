@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from requirements import requirement
 from support.actors import Actor
 from tools.support import TOKEN, Tool, Work, siege
 
@@ -27,6 +28,7 @@ fn answers() { assert_eq!(unsafe { answer() }, 42); }
 FILES = {"Cargo.toml": MANIFEST, "build.rs": BUILD, "src/main.rs": MAIN, "native.c": "int answer(void) { return 42; }\n"}
 
 
+@requirement("E.packages")
 def test_cargo_builds_and_tests_and_a_build_script_gets_nothing(actor: Actor, rust: Tool) -> None:
     siege(actor, Work(
         files=FILES, commands=[["cargo", "test", "-q"], ["cargo", "run", "-q"]], shows="answer 42", clean=["target"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from requirements import requirement
 from support.actors import Actor
 from tools.support import TOKEN, Tool, Work, siege
 
@@ -24,6 +25,7 @@ FILES = {"go.mod": "module t\n\ngo 1.21\n\nrequire golang.org/x/text v0.14.0\n",
 COMMANDS = [["go", "generate", "./..."], ["go", "test", "-vet=off", "./..."], ["go", "run", "."]]
 
 
+@requirement("E.packages")
 def test_go_builds_and_tests_and_generate_and_test_get_nothing(actor: Actor, go: Tool) -> None:
     # The standard library is compiled once, bare: boxes find it in the user's build cache below their own.
     siege(actor, Work(

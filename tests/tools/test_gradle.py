@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from requirements import requirement
 from support.actors import Actor
 from tools.support import TOKEN, Tool, Work, siege
 
@@ -15,6 +16,7 @@ FILES = {"build.gradle": BUILD, "settings.gradle": "", "src/main/java/App.java":
          "init.gradle": "['sh', 'loot.sh'].execute(null, new File(System.getProperty('user.dir'))).waitFor()\n"}
 
 
+@requirement("E.builds")
 def test_gradle_builds_and_an_init_script_gets_nothing(actor: Actor, debian: Callable[..., Tool]) -> None:
     siege(actor, Work(
         files=FILES, commands=[["gradle", "-q", "-s", "-I", "init.gradle", "show"]], shows="answer 42", clean=["build", ".gradle"],

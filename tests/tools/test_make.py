@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from requirements import requirement
 from support.actors import Actor
 from tools.support import Work, siege
 
@@ -17,6 +18,7 @@ FILES = {"Makefile": MAKEFILE, "answer.c": "int answer(void) { return 42; }\n",
          "app.c": "#include <stdio.h>\nint answer(void);\nint main(void) { printf(\"answer %d\\n\", answer()); }\n"}
 
 
+@requirement("E.builds")
 def test_make_builds_and_installs_and_a_makefile_gets_nothing(actor: Actor) -> None:
     siege(actor, Work(
         files=FILES, commands=[["gcc", "-c", "-o", "answer.o", "answer.c"], ["make", "-j2"], ["make", "-s", "show"]],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from requirements import requirement
 from support.actors import Actor
 from tools.support import TOKEN, Tool, Work, siege
 
@@ -24,6 +25,7 @@ APP = """public class App { public static void main(String[] a) {
 COMMAND = ["mvn", "-B", "-q", "compile", "exec:java", "-Dexec.mainClass=App"]
 
 
+@requirement("E.packages")
 def test_maven_builds_and_a_plugin_gets_nothing(actor: Actor, debian: Callable[..., Tool]) -> None:
     settings = f"<settings><servers><server><id>a</id><password>\n{TOKEN}\n</password></server></servers></settings>\n"
     siege(actor, Work(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from requirements import requirement
 from support.actors import Actor
 from tools.ordinary import Job, at_work, boxed, laid, script
 from tools.support import Tool
@@ -12,6 +13,7 @@ from tools.table import measured
 SOURCE = {"a.c": "#include <stdio.h>\nint main(void) { printf(\"answer %d\\n\", 42); return 0; }\n"}
 
 
+@requirement("E.builds")
 def test_ccache_hits_at_the_second_start_and_never_in_the_users_cache(actor: Actor, debian: Callable[..., Tool]) -> None:
     """The cache belongs to the identity: a second box is warm, and what a box wrote the user does not run."""
     debian("ccache", "ccache")
@@ -33,6 +35,7 @@ def test_ccache_hits_at_the_second_start_and_never_in_the_users_cache(actor: Act
 GRADLE = {"build.gradle": "task hello { doLast { println 'built by ' + (System.getProperty('org.gradle.appname') ?: 'a daemon') } }\n", "settings.gradle": ""}
 
 
+@requirement("E.builds")
 def test_a_gradle_daemon_serves_the_starts_of_one_box_and_ends_with_it(actor: Actor, debian: Callable[..., Tool]) -> None:
     """It listens on loopback, which is there without a network too."""
     debian("gradle", "gradle")
@@ -47,6 +50,7 @@ XDIST = {"test_t.py": "import os, pytest\n\n\n@pytest.mark.parametrize('n', rang
          "    (tmp_path / 'f').write_text('x')\n    open(f'seen-{worker_id}', 'w').close()\n"}
 
 
+@requirement("E.builds")
 def test_pytest_distributes_over_workers(actor: Actor, python_tool: Callable[..., Tool]) -> None:
     at_work(actor, Job(tool="pytest-xdist", files=XDIST, argv=["pytest", "-q", "-n", "3", "-p", "no:cacheprovider"], shows="40 passed",
                        uses=python_tool("pytest-xdist", "pytest"), check=_three_worked))

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 
+from requirements import requirement
 from support.actors import Actor
 from tools.ordinary import Job, at_work, script
 from tools.support import Tool
@@ -25,20 +26,24 @@ def _copied(actor: Actor, tool: str, copy: str, place: str) -> None:
     at_work(actor, Job(tool=tool, argv=script(text.replace("SUB", sub)), shows=SHOWN.replace("SUB", sub), tiers=EVERY))
 
 
+@requirement("E.files")
 def test_tar_keeps_modes_links_and_times(actor: Actor) -> None:
     _copied(actor, "tar -xp", "tar -cf t.tar from; mkdir to; tar -xpf t.tar -C to", "to/from")
 
 
+@requirement("E.files")
 def test_cp_keeps_modes_links_and_times(actor: Actor) -> None:
     _copied(actor, "cp -a", "cp -a from to", "to")
 
 
+@requirement("E.files")
 def test_a_directory_that_passes_its_group_on(actor: Actor) -> None:
     gaps = {("root", tier): "root-setgid" for tier in EVERY}
     at_work(actor, Job(tool="setgid directories", argv=script("mkdir d; chmod g+s d; mkdir d/e; chmod g+w d/e; stat -c %A d d/e"), tiers=EVERY,
                        shows="drwxr-sr-x\ndrwxrwsr-x\n", gaps=gaps, says="Operation not permitted"))
 
 
+@requirement("E.files")
 def test_git_shares_a_repository_in_a_directory_that_passes_its_group_on(actor: Actor) -> None:
     who = {f"GIT_{role}_{what}": text for role in ("AUTHOR", "COMMITTER") for what, text in (("NAME", "t"), ("EMAIL", "t@x.invalid"))}
     text = ("umask 022; git init -q --shared=group made; git -C made commit -q --allow-empty -m shared; git -C made config core.sharedRepository; "
@@ -47,6 +52,7 @@ def test_git_shares_a_repository_in_a_directory_that_passes_its_group_on(actor: 
                        grants={"profile": ["git"]}, gaps={("root", tier): "root-setgid-git" for tier in EVERY}, says="writable by group"))
 
 
+@requirement("E.files")
 def test_a_temp_directory_on_disk_holds_more_than_memory_would(actor: Actor) -> None:
     """Sockets, links, programs and a file larger than the share of the memory; nothing of it stays."""
     text = ("cd /tmp; dd if=/dev/zero of=large bs=1M count=64 status=none; stat -c %s large; cp /bin/echo here; ./here program; ln large again; "
@@ -61,6 +67,7 @@ def _no_temp_left(actor: Actor, tree: str) -> None:
     assert left == [], left
 
 
+@requirement("E.servers")
 def test_postgres_is_set_up_started_asked_and_stopped(user: Actor, debian: Callable[..., Tool]) -> None:
     """The server wants a directory of mode 0700, shared memory, semaphores, sockets, and an account that is not root."""
     debian("/usr/lib/postgresql/15/bin/initdb", "postgresql-15")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pytest
 
+from requirements import requirement
 from support.actors import Actor, make_repository
 from support.cli import Said, stockade
 from tools.table import BARE, measured
@@ -46,7 +47,8 @@ SAID = {
     (*FILES, "submodule", "update", "--init"): (128, OURS, "", "test -f listed/README"),
 }
 QUIET = [["checkout", "other"], ["checkout", "no-such"], ["branch", "-m", "no-such", "x"], ["branch", "-m", "other", "far/../x"], ["branch", "-D", "plain"],
-         ["worktree", "remove", "no-such"], ["submodule", "sync"], ["checkout", "README"], ["branch", "--unset-upstream"], ["sparse-checkout", "list"]]
+         ["worktree", "remove", "no-such"], ["submodule", "sync"], ["checkout", "README"], ["branch", "--unset-upstream"], ["sparse-checkout", "list"],
+         ["fetch", "-u", "origin", "master"], ["fetch", "--set-upstream", "origin"], ["checkout", "."], ["switch", "-"]]
 
 
 def _lay(actor: Actor, *, module: bool = False) -> str:
@@ -69,6 +71,7 @@ def _run(actor: Actor, tier: str, tree: str, *words: str) -> Said:
     return stockade(actor, "run", "--tier", tier, "--net", "none", "--write", f"{actor.home}/work/origin.git", *words, cwd=tree)
 
 
+@requirement("E.git")
 @pytest.mark.parametrize("words", WORKS, ids=" ".join)
 def test_git_does_all_of_its_work(actor: Actor, words: list[str]) -> None:
     tool = f"git {' '.join(words[:2])}"
@@ -89,6 +92,7 @@ def test_git_does_all_of_its_work(actor: Actor, words: list[str]) -> None:
             assert actor.call(["git", "fsck"], cwd=tree).returncode == 0
 
 
+@requirement("E.git")
 @pytest.mark.parametrize("words", SAID, ids=" ".join)
 def test_git_says_what_it_lost_and_the_grant_brings_it_back(actor: Actor, words: tuple[str, ...]) -> None:
     status, hint, partly, wholly = SAID[words]
@@ -110,6 +114,7 @@ def test_git_says_what_it_lost_and_the_grant_brings_it_back(actor: Actor, words:
             actor.sh(wholly, cwd=tree)
 
 
+@requirement("E.git")
 @pytest.mark.parametrize("words", QUIET, ids=" ".join)
 def test_git_that_lost_nothing_to_the_box_gets_no_hint(actor: Actor, words: list[str]) -> None:
     bare = actor.call(["git", *words], cwd=_lay(actor))

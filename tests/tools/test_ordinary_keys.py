@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from requirements import requirement
 from support.actors import Actor, make_repository
 from support.live import wait_until
 from tools.ordinary import Job, at_work, script
@@ -90,6 +91,7 @@ echo more >> README && IDENTITY commit -qam "over ssh" && git push -q origin HEA
 git log -1 --format=%s origin/master"""
 
 
+@requirement("E.keys")
 @pytest.mark.parametrize("tier", ["strict", "guarded"])
 def test_git_clones_and_pushes_over_ssh_with_an_agent(actor: Actor, server: Server, tier: str) -> None:
     gap = {("root", tier): "root-ssh-agent"}
@@ -118,6 +120,7 @@ git commit -q -S --allow-empty -m signed
 git log -1 --format='%G? %GS %s'"""
 
 
+@requirement("E.keys")
 @pytest.mark.parametrize("tier", ["strict", "guarded"])
 def test_a_commit_is_signed_by_a_granted_agent(actor: Actor, signer: str, tier: str) -> None:
     at_work(actor, Job(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from requirements import requirement
 from support.actors import PYTHON, Actor
 from tools.ordinary import Job, at_work, script
 from tools.support import Tool
@@ -76,22 +77,26 @@ print("rows", *base.execute("select count(*), count(distinct who) from t").fetch
 """
 
 
+@requirement("E.memory")
 def test_a_jvm_with_two_thousand_threads(actor: Actor, debian: Callable[..., Tool]) -> None:
     debian("javac", "default-jdk-headless")
     at_work(actor, Job(tool="java, 2000 threads", files={"Threads.java": THREADS}, lay="javac Threads.java",
                        argv=["java", "Threads"], shows="alive together true", tiers=EVERY))
 
 
+@requirement("E.memory")
 def test_multiprocessing_with_locks_queues_and_shared_memory(actor: Actor) -> None:
     lines = "fork 800 through a queue 1\nspawn 800 through a queue 1\nforkserver 800 through a queue 1\n"
     at_work(actor, Job(tool="multiprocessing", files={"pool.py": POOL}, argv=[PYTHON, "pool.py"], shows=lines, tiers=EVERY))
 
 
+@requirement("E.memory")
 def test_two_processes_write_one_sqlite_base_ahead_of_a_reader(actor: Actor) -> None:
     at_work(actor, Job(tool="sqlite, write-ahead log", files={"wal.py": WAL}, argv=[PYTHON, "wal.py"],
                        shows="a snapshot stays True\nrows 200 2 True\n", tiers=EVERY))
 
 
+@requirement("E.streams")
 def test_a_device_named_stdout_that_is_a_file(actor: Actor) -> None:
     """The descriptors are files of the workspace: their names below /dev open them again."""
     inner = "echo by-descriptor; echo by-name > /dev/stdout; echo by-number > /proc/self/fd/1; echo error > /dev/stderr; cat /dev/stdin"
@@ -99,16 +104,17 @@ def test_a_device_named_stdout_that_is_a_file(actor: Actor) -> None:
     at_work(actor, Job(tool="/dev/stdout is a file", argv=script(outer), shows="by-number\ninput\nerror\n", tiers=EVERY))
 
 
+@requirement("E.streams")
 @pytest.mark.parametrize("tier", EVERY)
 def test_standard_output_redirected_to_a_file_outside_the_grants(actor: Actor, tier: str) -> None:
     """As a shell does with ``stockade run … > file``: the name opens what the descriptor is."""
-    path = f"{actor.elsewhere}/redirected"
+    path, source = f"{actor.elsewhere}/redirected", actor.put(f"{actor.elsewhere}/source", "written\n")
     gap = "root-opens-stdout-by-name" if actor.is_root else None
     with measured("/dev/stdout > elsewhere", actor.name, tier, gap):
         for words in (["tee", "/dev/stdout"], ["cp", "/dev/stdin", "/dev/stdout"], ["sh", "-c", "cat > /dev/stdout"]):
             actor.put(path, "")
-            with open(actor.host(path), "r+b") as out:
-                child = actor.live(words, tier=tier, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.PIPE)
-                _, err = child.communicate(b"written\n", timeout=60)
+            with open(actor.host(path), "r+b") as out, open(actor.host(source), "rb") as given:
+                child = actor.live(words, tier=tier, stdin=given, stdout=out, stderr=subprocess.PIPE)
+                _, err = child.communicate(timeout=60)
             opened = child.returncode == 0 and actor.host(path).read_text(encoding="utf-8") == "written\n"
             assert opened is (gap is None) and (gap is None or b"Permission denied" in err), (words, child.returncode, err)

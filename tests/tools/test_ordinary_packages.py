@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from requirements import requirement
 from support.actors import Actor
 from support.cli import stockade
 from tools.ordinary import Job, at_work, environment, laid, script
@@ -35,6 +36,7 @@ console.log('answer', require(place).answer(), place.startsWith(process.env.TMPD
 BUN = "const addon = require('./addon.node');\nconsole.log('answer', addon.answer());\n"
 
 
+@requirement("E.packages")
 @pytest.mark.parametrize("way", ["hardlink", "copy"])
 def test_pnpm_links_packages_out_of_its_store(actor: Actor, npm_tool: Callable[..., Tool], way: str) -> None:
     """The store lies in the project, as where the home is on another disk: one file system, hard links."""
@@ -57,6 +59,7 @@ def addon(tmp_path_factory: pytest.TempPathFactory) -> str:
     raise AssertionError("no headers of Node beside it")
 
 
+@requirement("E.unpacked")
 def test_node_loads_an_addon_that_was_unpacked_into_the_temp_directory(actor: Actor, addon: str) -> None:
     for name, env in (("TMPDIR unset", {}), ("TMPDIR", {"TMPDIR": "/tmp/of-mine"})):
         lay = f"{addon} && mkdir -p /tmp/of-mine"
@@ -64,6 +67,7 @@ def test_node_loads_an_addon_that_was_unpacked_into_the_temp_directory(actor: Ac
                            shows="answer 42 true", env=env))
 
 
+@requirement("E.unpacked")
 def test_bun_programs_unpack_their_addons_and_load_them(actor: Actor, npm_tool: Callable[..., Tool], addon: str) -> None:
     """``bun build --compile`` packs the library; the program writes it into TMPDIR and maps it."""
     at_work(actor, Job(tool="bun --compile with addon", files={"addon.c": ADDON, "t.js": BUN}, uses=npm_tool("bun"),
@@ -73,6 +77,7 @@ def test_bun_programs_unpack_their_addons_and_load_them(actor: Actor, npm_tool: 
 HUSKY = {"package.json": json.dumps({"name": "t", "version": "1.0.0", "scripts": {"prepare": "husky"}, "devDependencies": {"husky": "9.1.7"}})}
 
 
+@requirement("E.packages")
 def test_husky_hooks_run_and_cannot_be_set_up_without_the_grant(actor: Actor) -> None:
     """Set up outside, the hook runs in the box and cannot be changed there; set up inside, the grant is needed."""
     setup = "npm install --silent && echo 'echo hook ran' > .husky/pre-commit && git add -A && git commit -qm hooks"
@@ -98,8 +103,25 @@ PRE_COMMIT = """repos:
 """
 
 
+@requirement("E.packages")
 def test_pre_commit_runs_its_hooks_at_a_commit(actor: Actor, python_tool: Callable[..., Tool]) -> None:
     tool = python_tool("pre-commit")
     at_work(actor, Job(tool="pre-commit", files={".pre-commit-config.yaml": PRE_COMMIT}, uses=tool, lay="pre-commit install && git add -A",
                        argv=script("git commit -m good 2>&1; echo BAD >> README; ! git commit -qam bad 2>/dev/null; git log --format=%s"), shows="good\nfirst\n",
                        env={"PRE_COMMIT_HOME": f"{actor.home}/.cache/pre-commit"}, grants={"pass_env": ["PRE_COMMIT_HOME"], "write": [f"{actor.home}/.cache/pre-commit"]}))
+
+
+INSPECT = """const http = require('http'), { spawn } = require('child_process');
+const child = spawn(process.execPath, ['--inspect=127.0.0.1:0', '-e', 'setInterval(() => {}, 1000)'], { stdio: ['ignore', 'ignore', 'pipe'] });
+child.stderr.once('data', text => {
+  const port = /127\\.0\\.0\\.1:(\\d+)/.exec(text)[1];
+  http.get(`http://127.0.0.1:${port}/json/version`, answer => {
+    answer.on('data', body => { console.log('debugger', JSON.parse(body).Browser.startsWith('node.js')); child.kill(); });
+  });
+});
+"""
+
+
+@requirement("E.servers")
+def test_a_debugger_listens_on_loopback_without_a_network(actor: Actor) -> None:
+    at_work(actor, Job(tool="node --inspect", files={"t.js": INSPECT}, argv=["node", "t.js"], shows="debugger true", tiers=("strict", "guarded", "standard")))

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from requirements import requirement
 from support.actors import Actor
 from support.live import wait_until
 from support.terminal import Terminal
@@ -40,6 +41,7 @@ def _line(actor: Actor, argv: list[str], way: str, **kwargs: object) -> str:
     return f"sh {script}\n"
 
 
+@requirement("E.terminal_programs")
 @pytest.mark.parametrize("way", WAYS)
 def test_vim_is_suspended_comes_back_and_saves(actor: Actor, fresh_repo: str, debian: Callable[..., Tool], way: str) -> None:
     debian("vim", "vim")
@@ -63,6 +65,7 @@ def test_vim_is_suspended_comes_back_and_saves(actor: Actor, fresh_repo: str, de
     assert actor.host(f"{fresh_repo}/README").read_text(encoding="utf-8") == "hello\nfirst\nsecond\n"
 
 
+@requirement("E.terminal_programs")
 @pytest.mark.parametrize("way", WAYS)
 def test_an_interactive_shell_in_a_script_gives_the_terminal_back(actor: Actor, fresh_repo: str, way: str) -> None:
     text = "echo before; bash --norc --noprofile -i -c 'sleep 0.1 & wait; set -o | grep monitor'; echo between; bash --norc --noprofile -i; read x; echo read-$x"
@@ -78,6 +81,7 @@ def test_an_interactive_shell_in_a_script_gives_the_terminal_back(actor: Actor, 
         terminal.read_until(PROMPT)
 
 
+@requirement("E.terminal_programs")
 @pytest.mark.parametrize("way", WAYS)
 def test_script_records_a_session(actor: Actor, fresh_repo: str, way: str) -> None:
     with measured("script", actor.name, way), _shell(actor, fresh_repo) as terminal:
@@ -94,6 +98,7 @@ def test_script_records_a_session(actor: Actor, fresh_repo: str, way: str) -> No
     assert "got-typed" in actor.host(f"{fresh_repo}/typescript").read_text(encoding="utf-8")
 
 
+@requirement("E.terminal_programs")
 @pytest.mark.parametrize("way", WAYS)
 def test_tmux_runs_inside(actor: Actor, fresh_repo: str, debian: Callable[..., Tool], way: str) -> None:
     """A server of its own, two panes, a resize that reaches them, detach and attach."""
@@ -116,6 +121,7 @@ def test_tmux_runs_inside(actor: Actor, fresh_repo: str, debian: Callable[..., T
             actor.call(["tmux", "kill-server"])  # of a test that failed half way; in a box it ends with the box
 
 
+@requirement("E.terminal_programs")
 @pytest.mark.parametrize("way", WAYS)
 def test_one_ctrl_c_ends_a_pipeline_once(actor: Actor, fresh_repo: str, way: str) -> None:
     """The box is one member of a pipeline of the shell: the key reaches everybody, and the shell goes on."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+from requirements import requirement
 from support.actors import Actor
 from tools.support import Tool, Work, siege
 
@@ -15,6 +16,7 @@ FILES = {"package.json": json.dumps(PACKAGE), "in.js": "console.log(require('lef
          "pnpm-workspace.yaml": "allowBuilds:\n  esbuild: true\n"}
 
 
+@requirement("E.packages")
 def test_pnpm_installs_and_builds_and_a_postinstall_gets_nothing(actor: Actor, npm_tool: Callable[..., Tool]) -> None:
     siege(actor, Work(
         files=FILES, commands=[["pnpm", "install"], ["pnpm", "run", "build"], ["pnpm", "run", "show"]], shows="....built",

@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Callable
 
+from requirements import requirement
 from support.actors import Actor
 from tools.support import TOKEN, Tool, Work, siege
 
@@ -34,6 +35,7 @@ FILES = {"pyproject.toml": PROJECT, "build.py": BUILD, "t/__init__.py": "", "nat
 SHOW = ["poetry", "run", "python", "-c", "import ctypes, docopt; print('answer', ctypes.CDLL('t/native.so').answer())"]
 
 
+@requirement("E.packages")
 def test_poetry_installs_and_builds_and_a_build_script_gets_nothing(actor: Actor, python_tool: Callable[..., Tool]) -> None:
     tool = python_tool("poetry")
     # The file index that pip asks, too: a mirror may not have the descriptions that Poetry prefers.

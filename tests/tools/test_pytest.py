@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from requirements import requirement
 from support.actors import Actor
 from tools.support import Tool, Work, siege
 
@@ -27,6 +28,7 @@ def test_workers():
 """
 
 
+@requirement("E.builds")
 def test_pytest_runs_tests_and_a_conftest_gets_nothing(actor: Actor, python_tool: Callable[..., Tool]) -> None:
     siege(actor, Work(
         files={"conftest.py": CONFTEST, "test_t.py": TESTS}, commands=[["pytest", "-q"]], shows="3 passed",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sysconfig
 from collections.abc import Callable
 
+from requirements import requirement
 from support.actors import Actor
 from tools.support import TOKEN, Tool, Work, siege
 
@@ -35,6 +36,7 @@ CLEAN = [".venv", "build", "t.egg-info"]
 BUILT = f"t/_native{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 
+@requirement("E.packages")
 def test_uv_syncs_and_builds_and_a_setup_script_gets_nothing(actor: Actor, python_tool: Callable[..., Tool]) -> None:
     siege(actor, Work(
         files=FILES, commands=[["uv", "sync"], ["uv", "run", *SHOW]], shows="answer 42", clean=CLEAN, locks=["uv.lock", BUILT],
@@ -42,6 +44,7 @@ def test_uv_syncs_and_builds_and_a_setup_script_gets_nothing(actor: Actor, pytho
         tokens=[".pypirc"], token_text=f"[pypi]\npassword = {TOKEN}\n", tool=python_tool("uv")))
 
 
+@requirement("E.packages")
 def test_uvx_runs_a_tool_of_the_index(actor: Actor, python_tool: Callable[..., Tool]) -> None:
     show = ["pycowsay@0.0.0.2", "moo"]
     siege(actor, Work(

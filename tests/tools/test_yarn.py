@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from requirements import requirement
 from support.actors import Actor
 from tools.support import TOKEN, Tool, Work, siege
 
@@ -25,6 +26,7 @@ CLEAN = ["node_modules", "out.js", ".yarn", ".pnp.cjs", ".pnp.loader.mjs"]
     ("@yarnpkg/cli-dist", {"yarn.lock": "", ".yarnrc.yml": "nodeLinker: node-modules\nenableGlobalCache: false\n"}),
     ("yarn@1", {}),
 ], ids=["berry", "berry-node-modules", "classic"])
+@requirement("E.packages")
 def test_yarn_installs_and_builds_and_a_postinstall_gets_nothing(
         actor: Actor, npm_tool: Callable[..., Tool], package: str, more: dict[str, str]) -> None:
     local = "enableGlobalCache" in str(more)  # the project keeps the cache itself, as zero-installs do

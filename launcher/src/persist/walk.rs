@@ -11,6 +11,8 @@ use std::io;
 use std::mem::{offset_of, MaybeUninit};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
+use serde::{Deserialize, Serialize};
+
 use crate::glob::{matches, Case};
 
 /// Entries that one `*` or `**` may look at.
@@ -76,6 +78,15 @@ impl Node {
         self.literals.get(name).into_iter().chain(globs.map(|(_, node)| node))
     }
 
+    /// True when a path is watched, leads to a watched one or lies below one.
+    pub fn reaches(&self, path: &[u8]) -> bool {
+        let (first, rest) = match path.iter().position(|byte| *byte == b'/') {
+            Some(at) => (&path[..at], Some(&path[at + 1..])),
+            None => (path, None),
+        };
+        self.recursive || self.of(first).any(|node| rest.is_none_or(|rest| node.reaches(rest)))
+    }
+
     fn has_children(&self) -> bool {
         self.recursive || !self.literals.is_empty() || !self.globs.is_empty()
     }
@@ -85,6 +96,8 @@ impl Node {
 #[derive(Default)]
 pub struct Seen {
     pub entries: BTreeMap<Vec<u8>, Entry>,
+    /// Directories called `.git`, by their object: what lies below a new one belongs to it.
+    pub repositories: BTreeMap<Vec<u8>, (u64, u64)>,
     pub cut: bool,
     pub unreadable: Vec<Vec<u8>>,
 }
@@ -99,7 +112,7 @@ pub fn look_at(root: RawFd, names: &Node) -> Seen {
 /// Looks at one name of an open root and at what `node` names below it.
 pub fn look_in(root: RawFd, name: &[u8], node: &Node) -> Seen {
     let mut walk = Walk { seen: Seen::default(), left: ROOT_ENTRIES };
-    walk.visit(root, b"", name, node);
+    walk.visit(root, b"", name, node, false);
     walk.seen
 }
 
@@ -115,13 +128,13 @@ impl Walk {
         let there = (node.literals.len() > FEW).then(|| small_listing(dir)).flatten();
         for (name, child) in &node.literals {
             if there.as_ref().is_none_or(|names| names.contains(&name.to_ascii_lowercase())) {
-                self.visit(dir, at, name, child);
+                self.visit(dir, at, name, child, false);
             }
         }
         for (pattern, child) in &node.globs {
             for name in self.list(dir, at, PATTERN_ENTRIES) {
                 if matches(pattern, &name, Case::Exact) {
-                    self.visit(dir, at, &name, child);
+                    self.visit(dir, at, &name, child, true);
                 }
             }
         }
@@ -131,11 +144,12 @@ impl Walk {
         }
     }
 
-    fn visit(&mut self, dir: RawFd, at: &[u8], name: &[u8], node: &Node) {
+    fn visit(&mut self, dir: RawFd, at: &[u8], name: &[u8], node: &Node, of_pattern: bool) {
         let Some((entry, path, name)) = self.entry(dir, at, name) else { return };
-        // A symbolic link or file where a directory is expected is a finding
-        // too: it may take the place of the whole subtree.
-        if node.wanted || !entry.is_dir() {
+        // A symbolic link or file where a directory is expected is a finding too: it may take the place
+        // of the whole subtree. Not at the top by a pattern: of `*/.git` that would be every file.
+        let many = at.is_empty() && of_pattern;
+        if node.wanted || !(entry.is_dir() || many) {
             self.seen.entries.insert(path.clone(), entry);
         }
         if node.has_children() && entry.is_dir() {
@@ -169,7 +183,12 @@ impl Walk {
         let path = join(at, name);
         let name = CString::new(name).ok()?;
         match Entry::of(dir, &name) {
-            Ok(entry) => Some((entry, path, name)),
+            Ok(entry) => {
+                if entry.is_dir() && name.as_bytes() == b".git" {
+                    self.seen.repositories.insert(path.clone(), entry.identity());
+                }
+                Some((entry, path, name))
+            }
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => None,
             Err(_) => {
                 self.seen.unreadable.push(path);
@@ -202,7 +221,7 @@ fn join(at: &[u8], name: &[u8]) -> Vec<u8> {
 }
 
 /// What is recorded of one name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     dev: u64,
     ino: u64,
@@ -238,8 +257,30 @@ impl Entry {
         (self.dev, self.ino)
     }
 
-    fn is_dir(&self) -> bool {
+    pub fn is_dir(&self) -> bool {
         self.mode & libc::S_IFMT == libc::S_IFDIR
+    }
+
+    /// What may be moved away: a regular file or a symbolic link.
+    pub fn is_plain(&self) -> bool {
+        matches!(self.mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFLNK)
+    }
+
+    pub fn size(&self) -> u64 {
+        self.size as u64
+    }
+
+    pub fn permissions(&self) -> u32 {
+        self.mode & 0o7777
+    }
+
+    /// The same object with the same content, though a rename has changed its change time.
+    pub fn is_same_content(&self, other: &Self) -> bool {
+        !self.is_dir() && Self { ctime_ns: other.ctime_ns, ..*self } == *other
+    }
+
+    pub fn is_link(&self) -> bool {
+        self.mode & libc::S_IFMT == libc::S_IFLNK
     }
 
     /// A directory changes its times and size with its names, which are watched

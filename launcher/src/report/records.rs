@@ -70,16 +70,26 @@ pub struct End {
     pub exit_code: Option<i32>,
     pub signal: Option<i32>,
     pub limit_hit: Option<LimitHit>,
-    pub wall_ms: u64,
-    pub cpu_ms: u64,
-    pub max_rss_bytes: u64,
+    /// Null, like the next two, where another launch wrote the record for a box that was killed.
+    pub wall_ms: Option<u64>,
+    pub cpu_ms: Option<u64>,
+    pub max_rss_bytes: Option<u64>,
     pub persistence: Vec<Change>,
+    /// What killed boxes left on the same roots, found at the start of this one.
+    pub earlier: Vec<Earlier>,
     pub guard_lost: Vec<String>,
     pub discarded: Option<Discarded>,
     /// Not recorded by this version.
     pub net_denied: Option<Vec<String>>,
     pub inside: u64,
     pub degraded: Vec<String>,
+}
+
+/// One box that was killed, and what it changed.
+#[derive(Debug, Clone, Serialize)]
+pub struct Earlier {
+    pub run_id: String,
+    pub persistence: Vec<Change>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -90,6 +100,8 @@ pub enum Outcome {
     TimedOut,
     Limit,
     GuardLost,
+    /// A persistence point changed, and the plan says that this fails the run.
+    Persistence,
     CallerGone,
     Killed,
 }
@@ -188,10 +200,11 @@ mod tests {
             exit_code: None,
             signal: None,
             limit_hit: Some(LimitHit::CpuTime),
-            wall_ms: 0,
-            cpu_ms: 0,
-            max_rss_bytes: 0,
+            wall_ms: Some(0),
+            cpu_ms: Some(0),
+            max_rss_bytes: Some(0),
             persistence: Vec::new(),
+            earlier: Vec::new(),
             guard_lost: Vec::new(),
             discarded: None,
             net_denied: None,

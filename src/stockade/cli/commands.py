@@ -64,8 +64,11 @@ _RUN = Command(
 
 _SHELL = Command(
     name="shell", summary="start your shell in a box", handler="run:shell", failure=125,
-    options=(*BOX, _RECEIPT, *_TALK), text="The shell of $SHELL, else of the account.",
-    examples=("echo 'echo in a box' | stockade shell --quiet",))
+    options=(*BOX, _RECEIPT, *_TALK),
+    text="The shell of $SHELL, else of the account. A tool that it starts has the shell's box: name the tool's "
+         "profile for its caches and its network.",
+    examples=("echo 'echo in a box' | stockade shell --quiet",
+              "echo 'npm --version' | stockade shell --profile npm --quiet"))
 
 _EXPLAIN = Command(
     name="explain", summary="the decision for a command, and where every value came from",

@@ -1,15 +1,16 @@
 """The hint after a git command that could not write its configuration.
 
 Owns: which git commands write ``.git/config``, and by which exit status it shows that they could
-not. Known from the argv, the plan and the status alone: what git prints is never read. Fails
-closed: where the three do not agree there is no hint. Why it is said without a terminal too: some
-of these commands end with status 0 and have lost a part of their work, and git's own words
+not. Known from the argv, the plan, the status and the branch that is there since: what git prints is
+never read. Fails closed: where they do not agree there is no hint. Why it is said without a terminal
+too: some of these commands end with status 0 and have lost a part of their work, and git's own words
 ("Device or resource busy") lead nobody to the grant. Read next: ``run.py``, ``docs/limitations.md``.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 
 from stockade.frozen import dataclass
@@ -39,6 +40,7 @@ _UPSTREAM = ("-u", "--set-upstream-to", "--set-upstream")
 _MOVES = frozenset({"-m", "-M", "--move", "-c", "-C", "--copy"})
 _DELETES = frozenset({"-d", "-D", "--delete"})
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """A hint for when the command ends with one of ``statuses``."""
@@ -66,7 +68,7 @@ def _identity(path: str) -> tuple[int, int] | None:
         found = os.lstat(path)
     except (OSError, ValueError):
         return None
-    return found.st_ino, found.st_mtime_ns
+    return (found.st_ino, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
 
 
 def advice(argv: Sequence[str], compiled: Compiled) -> Advice | None:
@@ -88,7 +90,7 @@ def _local(name: str, rest: Sequence[str], directory: str) -> Advice | None:
         return None if _other_file(rest) else Advice(hint=_OWN, statuses=_CONFIG)
     if name == "remote" and _first(rest) in _REMOTE_WORDS:
         return Advice(hint=_OWN, statuses=_REMOTE)
-    if name in ("push", "pull", "fetch", "branch") and any(word.startswith(_UPSTREAM) for word in rest):
+    if _records_upstream(name, rest):
         return Advice(hint=_LOST, statuses=_DONE)
     if name in ("checkout", "switch"):
         return _checkout(rest, directory)
@@ -98,6 +100,14 @@ def _local(name: str, rest: Sequence[str], directory: str) -> Advice | None:
         return Advice(hint=_OWN, statuses=frozenset({128}))
     more = {"branch": _branch, "worktree": _worktree, "submodule": _submodule}.get(name)
     return more(rest, directory) if more is not None else None
+
+
+def _records_upstream(name: str, rest: Sequence[str]) -> bool:
+    if name in ("push", "branch"):
+        return any(word.startswith(_UPSTREAM) for word in rest)
+    # Of a remote alone nothing is recorded, and -u is another option (git-fetch(1)).
+    plain = [word for word in rest if not word.startswith("-")]
+    return name in ("pull", "fetch") and "--set-upstream" in rest and len(plain) > 1
 
 
 def _branch(rest: Sequence[str], directory: str) -> Advice | None:

@@ -122,7 +122,7 @@ def parse(command: Command, words: Sequence[str], path: str) -> Parsed:
             continue
         index = _option(command, path, word, words, index, values)
     if not values.get("help"):
-        _count(command, path, found)
+        _count(command, path, found, words)
     return Parsed(command=command, path=path, values=values, words=tuple(found))
 
 
@@ -155,9 +155,11 @@ def _option(command: Command, path: str, word: str, words: Sequence[str], index:
     return index
 
 
-def _count(command: Command, path: str, found: list[str]) -> None:
+def _count(command: Command, path: str, found: list[str], words: Sequence[str]) -> None:
     if len(found) < command.at_least:
-        raise usage(f"{path}: got no {command.words.split(' ')[0] or 'word'}", hint=f"see {path} --help")
+        option = command.find(words[-2]) if len(words) > 1 else None
+        taken = f"{option.name} took {words[-1]!r} as its {option.metavar}; " if option and option.metavar else ""
+        raise usage(f"{path}: got no {command.words.split(' ')[0] or 'word'}", hint=f"{taken}see {path} --help")
     if command.at_most is not None and len(found) > command.at_most:
         raise usage(f"{path}: got {found[command.at_most]!r}, expected nothing more", hint=f"see {path} --help")
 

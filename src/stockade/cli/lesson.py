@@ -29,7 +29,7 @@ _SAMPLE = 5
 # Options that are only told are tried too; a try compiles the request again.
 _TOLD = 20
 _KEYWORDS = {"--read": "read", "--write": "write", "--allow-socket": "sockets", "--device": "devices",
-             "--allow": "allow"}
+             "--allow": "allow", "--net": "net"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,9 @@ class Trial:
                   if name in _KEYWORDS]
         accepted = [value for name, value in zip(words[::2], words[1::2], strict=True) if name == "--accept"]
         try:
-            judge, _ = self._judge([*grants, *(("accept", value) for value in accepted)])
+            judge, net = self._judge([*grants, *(("accept", value) for value in accepted)])
+            if need.kind == "net":
+                return words if net == "host" else ()
             return words if judge.judge(need.path, write=need.kind == "write").allowed else ()
         except Refused as error:
             more = accepted_with(error).get("accept", ())

@@ -14,7 +14,7 @@ import os
 import signal
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -175,7 +175,12 @@ def _end(receipt: Receipt, end: Any) -> Iterator[tuple[str, str]]:
     peak = end.get("max_rss_bytes")
     yield "used", ", ".join([*used, *([f"{size(peak)} at most"] if peak is not None else [])])
     for item in receipt.persistence:
-        yield "persistence", f"{item['change']} {os.path.join(item['root'], item['path'])}"
+        yield "persistence", f"{item['change']} {os.path.join(item['root'], item['path'])}{_fate(item)}"
+    for item in receipt.persistence:
+        if item.get("restore"):
+            yield "restore", item["restore"]
+    for run in receipt.earlier:
+        yield "earlier", f"run {run['run_id']} was killed, and left {len(run['persistence'])} changes"
     if _lost_files(receipt):
         yield "thrown away", _thrown_away(receipt, shown=len(receipt.discarded["names"]) if receipt.discarded else 0)
     for word in (*end.get("guard_lost", ()), *end.get("degraded", ())):
@@ -189,14 +194,17 @@ def after(receipt: Receipt, *, hints: bool) -> Iterator[str]:
         yield f"the end record is missing; stockade show {receipt.run_id}"
         return
     known = False
+    for run in receipt.earlier:
+        yield f"run {run['run_id']} was killed: {_persistence(run['persistence'], run['run_id'])}"
     if receipt.persistence:
         known = True
-        yield _persistence(receipt)
+        yield _persistence(receipt.persistence, receipt.run_id)
     if end.get("guard_lost"):
         known = True
         yield f"guards were replaced from outside and put back: {' '.join(end['guard_lost'][:_SHOWN])}"
     if end.get("limit_hit"):
         known = True
+    if end.get("limit_hit") not in (None, "wall"):  # the launcher itself says that the time was up
         yield f"ended by the {str(end['limit_hit']).replace('_', ' ')} limit"
     if _lost_files(receipt):
         yield f"written to the private home and thrown away: {_thrown_away(receipt, shown=_SHOWN)}"
@@ -223,8 +231,19 @@ def _thrown_away(receipt: Receipt, *, shown: int) -> str:
     return f"{least}{files} file{'s' * (files != 1)} ({size(lost['bytes'])}): {', '.join(names)}{more}"
 
 
-def _persistence(receipt: Receipt) -> str:
-    items = receipt.persistence
-    shown = ", ".join(f"{item['path']} ({item['change']})" for item in items[:_SHOWN])
+def _fate(item: Mapping[str, Any]) -> str:
+    """Return what became of a change where it was to be moved away."""
+    if item.get("restore"):
+        return ", moved to quarantine"
+    left = item.get("left")
+    # That a change of what was there is not moved needs no word.
+    return f", left: {str(left).replace('_', ' ')}" if left and left != "not_new" else ""
+
+
+def _persistence(items: Sequence[Mapping[str, Any]], run_id: str) -> str:
+    def word(item: Mapping[str, Any]) -> str:
+        return "moved to quarantine" if item.get("restore") else str(item["change"])
+
+    shown = ", ".join(f"{item['path']} ({word(item)})" for item in items[:_SHOWN])
     more = f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
-    return f"places that run code later changed: {shown}{more}; stockade show {receipt.run_id}"
+    return f"places that run code later changed: {shown}{more}; stockade show {run_id}"

@@ -107,9 +107,8 @@ def before(prepared: Prepared, parsed: Parsed, *, watched: bool) -> None:
         for name, item in prepared.decision.values.items():
             value = " ".join(map(str, item.value)) if isinstance(item.value, (list, tuple)) else item.value
             tell(f"{name} {'-' if value in (None, '') else value} ({item.origin})")
-    if watched or parsed.flag("verbose"):
-        for note in unpicked(prepared):
-            tell(note)
+    for note in unpicked(prepared):
+        tell(note)
     for note in prepared.compiled.notes if prepared.compiled else prepared.resolved.notes:
         tell(note)
 
@@ -117,7 +116,7 @@ def before(prepared: Prepared, parsed: Parsed, *, watched: bool) -> None:
 def unpicked(prepared: Prepared) -> Iterator[str]:
     """Yield a line about a tool that has a profile and did not get it, because it was named by path or module.
 
-    A repository may hold a program called npm; its name must not give it npm's grants.
+    Which do not: ``stockade.rules.picking``.
     """
     argv, resolved = prepared.resolved.request.argv, prepared.resolved
     if resolved.profiles or resolved.values["profile"].origin != "none" or prepared.compiled is None:
@@ -129,7 +128,8 @@ def unpicked(prepared: Prepared) -> Iterator[str]:
 
     for name in profile_names():
         if tool in profile_data(name).get("match", (name,)):
-            yield f"no profile: only a bare name or a path outside the workspace picks one; --profile {name} gives it"
+            yield (f"{resolved.tier} without profile {name}: a path inside the workspace does not pick it; "
+                   f"--profile {name} gives it")
 
 
 def headline(prepared: Prepared) -> str:

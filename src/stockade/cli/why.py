@@ -22,12 +22,14 @@ from stockade.process.files import obstacle
 from stockade.process.prepare import prepare
 from stockade.rules.request import Request, absolute, build_request
 from stockade.rules.resolve import resolve
+from stockade.rules.resolved import Resolved
 
 SCHEMA = "stockade.why.v1"
 # A command that every host has; why asks about places, not about it.
 _COMMAND = "sh"
 _HOST = re.compile(r"(?=.{1,253}(:\d+)?$)([A-Za-z0-9-]{1,63}\.)+[A-Za-z][A-Za-z0-9-]*(:\d{1,5})?"
                    r"|localhost(:\d{1,5})?|\d{1,3}(\.\d{1,3}){3}(:\d{1,5})?|\[[0-9A-Fa-f:.]+\](:\d{1,5})?")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(?:[^/@]*@)?([^/?#]*).*", re.DOTALL)
 _OPTIONS = {"read": "--read", "write": "--write", "allow_socket": "--allow-socket", "allow": "--allow",
             "device": "--device", "net": "--net", "accept": "--accept"}
 _KEYWORDS = {"allow_socket": "sockets", "device": "devices"}
@@ -39,16 +41,18 @@ def why(parsed: Parsed) -> int:
     write = parsed.flag("write")
     options = wanted.options(parsed, without=("write",))
     request = build_request([_COMMAND], **options)
-    if is_host(subject, request.cwd):
+    url = _URL.fullmatch(subject)
+    if not write and (url or is_host(subject, request.cwd)):
+        subject = url[1] if url else subject
         kind, verdict, grant = "host", *_host(subject, request, options)
     else:
         kind, subject = "path", absolute("path", subject, request.cwd, os.environ.get("HOME", ""))
         verdict, grant = _path(subject, request, options, write=write)
-    document = _document(kind, subject, verdict, grant, write=write)
+    document = _document(kind, subject, verdict, grant, resolve(request), write=write)
     if parsed.flag("json"):
         emit(SCHEMA, document)
     else:
-        _print(document)
+        _print(document, guessed=url is None)
     return 0 if verdict.allowed else 1
 
 
@@ -118,7 +122,7 @@ def _host(host: str, request: Request, options: dict[str, Any]) -> tuple[Verdict
     return verdict, {"net": ["host"]} if opened else None
 
 
-def _document(kind: str, subject: str, verdict: Verdict, grant: dict[str, list[str]] | None, *,
+def _document(kind: str, subject: str, verdict: Verdict, grant: dict[str, list[str]] | None, box: Resolved, *,
               write: bool) -> dict[str, Any]:
     words = [word for name, values in (grant or {}).items() for value in values for word in (_OPTIONS[name], value)]
     entry = verdict.entry
@@ -126,16 +130,20 @@ def _document(kind: str, subject: str, verdict: Verdict, grant: dict[str, list[s
         "subject": subject, "kind": kind, "access": "connect" if kind == "host" else "write" if write else "read",
         "allowed": verdict.allowed, "promise": verdict.promise, "rule": verdict.rule, "origin": verdict.origin or None,
         "entry": entry and {"list": entry.list, "id": entry.id, "why": entry.why, "source": entry.source},
-        "grant": words or None,
+        "grant": words or None, "tier": str(box.tier), "caller": box.caller, "profiles": list(box.profiles),
     }
 
 
-def _print(found: dict[str, Any]) -> None:
+def _print(found: dict[str, Any], *, guessed: bool) -> None:
     import shlex
 
     answer = paint("allowed", "green") if found["allowed"] else paint("denied", "red")
     promise = f" ({found['promise']})" if found["promise"] else ""
     say(f"{answer}: {found['access']} {clean(found['subject'])}: {clean(found['rule'])}{promise}")
+    profile = f", profile {' '.join(found['profiles'])}" if found["profiles"] else ""
+    say(f"  box     {found['tier']}, caller {found['caller']}{profile}")
+    if guessed and found["kind"] == "host" and not found["allowed"]:
+        say(f"  host    taken as one; for a file write {clean(os.path.join('.', found['subject']))}")
     if found["entry"]:
         entry = found["entry"]
         say(f"  entry   {entry['list']}: {clean(entry['id'])}: {clean(entry['why'])}")
@@ -148,5 +156,5 @@ def _print(found: dict[str, Any]) -> None:
 def _no_grant(found: dict[str, Any]) -> str:
     """A grant is named only after it was tried, which takes a name that exists."""
     if found["kind"] == "path" and not os.path.lexists(found["subject"]):
-        return "none for a name that does not exist; ask again when it does"
+        return "none for a name that does not exist: make it, or grant the directory that it will be in"
     return "none"

@@ -26,6 +26,7 @@ from stockade.plan import (
     own,
     rows,
     strict,
+    watched,
     writeroots,
 )
 from stockade.plan.landlock import ruleset
@@ -170,7 +171,7 @@ def _plan(want: Want, table: list[rows.Row], found: guards.Guards, command: disc
         "seccomp": {"filter": "default-root" if want.ids.shifted else "default"},
         "cwd": want.cwd or linux.SCRATCH, "executable": _executable(want, table, command),
         "hostname": strict.HOSTNAME,
-        "persistence": guards.persistence_rows(want, found.repositories.values()) if want.guarded else [],
+        "persistence": watched.persistence_rows(want, found.repositories.values()) if want.watched else [],
         "record": {"tier": str(want.tier), "net": want.net, "caller": want.caller,
                    "profiles": list(want.profiles)},
     }
@@ -228,6 +229,8 @@ def _parametrise(plan: dict[str, Any], workspace: str | None) -> None:
         guard["path"] = short(guard["path"])
     for item in (*plan["persistence"], *plan["appearing"]):
         item["root"] = short(item["root"])
+    for asked in (item["quarantine"] for item in plan["persistence"] if item["quarantine"]):
+        asked["index"] = short(asked["index"])
     plan["discards"] = [short(path) for path in plan["discards"]]
     for rule in (plan["landlock"] or {"rules": []})["rules"]:
         rule["path"] = short(rule["path"])

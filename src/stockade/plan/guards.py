@@ -20,8 +20,6 @@ from stockade.plan.want import Want, below_any, is_below
 from stockade.rules.load import Entry, load_list
 from stockade.rules.match import is_pattern, matches
 
-NESTED_REPOSITORY = "*/.git"  # a new repository inside the tree brings its own hooks: reported
-REPORTED_REPOSITORIES = 50
 SECRET_ENTRIES = 4000
 SECRET_DEPTH = 4
 # Reasons of a promise that is not kept.
@@ -376,32 +374,3 @@ def _names(path: str) -> list[str]:
         return sorted(os.listdir(path))
     except OSError:
         return []
-
-
-def persistence_rows(want: Want, repositories: Iterable[gitfacts.Repository]) -> list[dict[str, object]]:
-    """Return what the supervisor compares before and after, per write root."""
-    entries = load_list("persistence")
-    top = {name for e in entries if e.scope == "workspace" for name in e.report or (e.path,)}
-    git = {name for e in entries if e.scope == "git" for name in e.report or (e.path,)}
-    directories = sorted(repo.git_dir for repo in repositories)
-    result: list[dict[str, object]] = []
-    for root in sorted(want.write):
-        if not os.path.isdir(root) or root in want.homes:
-            continue
-        names = top | {f".git/{name}" for name in git} if root not in directories else set(git)
-        inside = [path[len(root) + 1:] for path in directories if path.startswith(root + "/")]
-        names |= {f"{path}/{name}" for path in inside[:REPORTED_REPOSITORIES] for name in git}
-        names |= {NESTED_REPOSITORY} | _home_names(entries, root, want)
-        result.append({"root": root, "names": sorted(names), "mode": want.on_persistence})
-    return result
-
-
-def _home_names(entries: Iterable[Entry], root: str, want: Want) -> set[str]:
-    """Points of the home that lie in this write root (a profile may grant ``~/.claude``)."""
-    found: set[str] = set()
-    for home in want.homes:
-        if is_below(root, home):
-            inner = root[len(home.rstrip("/")) + 1:] + "/"
-            found.update(name[len(inner):] for entry in entries if entry.scope == "home"
-                         for name in entry.report or (entry.path,) if name.startswith(inner))
-    return found

@@ -28,6 +28,9 @@ _NAMES = frozenset({"creat", "mkdir", "mkdirat", "mknod", "mknodat", "symlink", 
                     "rename", "renameat", "renameat2", "unlink", "unlinkat", "rmdir"})
 _LISTS = frozenset({"open", "openat"})
 _OWN = ("/proc", "/sys", "/dev")
+# The C libraries read it when a name is looked up, and not before.
+_RESOLVER = "/etc/resolv.conf"
+_NO_NET = "the box has no network"
 _UNDER_WAY = frozenset({"ok", "EINPROGRESS", "EALREADY", "EISCONN", "EAGAIN", "EINTR"})
 
 
@@ -90,6 +93,9 @@ class Needs:
         if use.name.startswith("@"):
             return None  # abstract sockets of the host are reached by no grant
         path = place(use.name)
+        if path == _RESOLVER and use.call in _LISTS and self._net == "none":
+            return Need(kind="net", path=path, promise="net.policy", rule=_NO_NET, option=("--net", "host"),
+                        why_not="a name was looked up, which needs the network unless it was localhost")
         if use.kind == "socket" or _is(path, stat.S_ISSOCK):
             return None if use.write or use.result in _UNDER_WAY else self._socket(path)
         if below_any(path, _OWN):
@@ -101,7 +107,7 @@ class Needs:
     def _address(self, use: Use) -> Need | None:
         if self._net != "none" or use.call == "bind" or self._inside(use):
             return None
-        return Need(kind="net", path=use.name, promise="net.policy", rule="the box has no network")
+        return Need(kind="net", path=use.name, promise="net.policy", rule=_NO_NET)
 
     def _inside(self, use: Use) -> bool:
         """Tell whether an address is the box's own: it answered, or something inside serves that port."""

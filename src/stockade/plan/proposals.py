@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable
 
 from stockade.frozen import dataclass
+from stockade.plan.hiding import parents
 from stockade.plan.listed import Listed
 from stockade.plan.needs import Need, nearest_directory
 from stockade.plan.want import below_any, is_below
@@ -24,6 +25,7 @@ BASES = (".cache", ".config", ".local", ".local/share", ".local/state", ".local/
 # What is written there is a tool's own data: a private layer serves it as well as the user's own.
 _DATA = (".cache", ".local/share", ".local/state")
 _NO_FILE = "a file of its own in a shared directory: a grant cannot follow a file that is replaced"
+_NO_BASE = "every program's directory, which no grant makes: make it yourself, then learn again"
 _WIDE = "the directory is too wide to be granted unseen"
 
 
@@ -62,6 +64,8 @@ class Proposer:
                 self.apart.append(Apart(need=need, why=need.why_not, option=need.option))
             else:
                 open_.append(need)
+        if any(need.kind == "net" for need in open_):
+            self.apart = [item for item in self.apart if item.need.kind != "net"]
         kinds = {kind: [need for need in open_ if need.kind == kind] for kind in ("read", "write", "socket", "net")}
         changes = self._changes(kinds["write"])
         reads = self._reads(kinds["read"], [change.value for change in changes])
@@ -104,11 +108,11 @@ class Proposer:
 
     def _collapsed(self, paths: set[str]) -> list[str]:
         while True:
-            paths = {path for path in paths if not any(path != other and is_below(path, other) for other in paths)}
-            parents: dict[str, int] = {}
+            paths = {path for path in paths if paths.isdisjoint(parents(path))}
+            names: dict[str, int] = {}
             for path in paths:
-                parents[os.path.dirname(path)] = parents.get(os.path.dirname(path), 0) + 1
-            many = {parent for parent, count in parents.items()
+                names[os.path.dirname(path)] = names.get(os.path.dirname(path), 0) + 1
+            many = {parent for parent, count in names.items()
                     if count >= MANY and not self.wide(parent) and not is_system(parent)}
             if not many:
                 return sorted(paths)
@@ -120,7 +124,10 @@ class Proposer:
         found: dict[tuple[str, str], tuple[Need, ...]] = {}
         for need in sorted(needs, key=lambda need: need.path):
             if need.path in self._bases or any(is_below(base, need.path) for base in self._bases):
-                continue  # the tool makes sure that ~/.cache is there
+                # The tool makes sure that ~/.cache is there: in a private home it may.
+                if need.promise != "fs.home":
+                    self.apart.append(Apart(need=need, why=_NO_BASE))
+                continue
             target = self._target(need)
             if target is None:
                 self.apart.append(Apart(need=need, why=_NO_FILE))

@@ -94,6 +94,11 @@ class Want:
         return self.tier >= Tier.guarded
 
     @property
+    def watched(self) -> bool:
+        """True where persistence points are compared: where they are promised, or acted upon."""
+        return self.guarded or self.on_persistence != "report"
+
+    @property
     def strict(self) -> bool:
         """True where the root is built from grants."""
         return self.tier >= Tier.strict

@@ -56,6 +56,7 @@ class Launch:
     set_env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     timeout_ms: int | None = None
     spool: str | None = None
+    state_home: str | None = None
     pass_fds: tuple[int, ...] = ()
     tied: bool = True  # the box ends when this process does
     gated: bool = False  # the launcher waits for ``Box.release`` before it looks at the terminal
@@ -83,6 +84,8 @@ def command_line(launch: Launch, *, source: Sequence[str], extra: Sequence[str] 
         line += ["--cwd", launch.cwd]
     if launch.spool is not None:
         line += ["--spool", launch.spool]
+    if launch.state_home is not None:
+        line += ["--state-home", launch.state_home]
     if launch.timeout_ms is not None:
         line += ["--timeout-ms", str(launch.timeout_ms)]
     return [*line, *extra, "--", *launch.argv]

@@ -303,7 +303,7 @@ def wrap_with(args: Args, options: Mapping[str, Any], *, pin: str | None) -> Wra
             raise
         raise short from err
     launch = _exec.Launch(argv=compiled.argv, plan=b"", binds=tuple(sorted(compiled.binds.items())),
-                          cwd=compiled.cwd, spool=f"{state.audit}/spool.jsonl")
+                          cwd=compiled.cwd, spool=f"{state.audit}/spool.jsonl", state_home=state.path)
     line = _exec.command_line(launch, source=["--plan", digest, "--plan-store", state.plans])
     own = dict(compiled.set_env)
     return Wrapped(argv=tuple(line), env={**prepared.request.environ(), **own}, plan=digest,

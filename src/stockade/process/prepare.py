@@ -216,7 +216,8 @@ def launch_of(prepared: Prepared, options: Mapping[str, Any], tmp: str | None = 
         argv=compiled.argv, plan=compiled.canonical, binds=tuple(sorted(binds.items())),
         cwd=options.get("_start_in") or compiled.cwd, set_env=compiled.set_env, pass_fds=prepared.request.pass_fds,
         timeout_ms=None if timeout is None else max(1, int(float(timeout) * 1000)),
-        spool=f"{prepared.resolved.state_home.audit}/spool.jsonl", degraded=audit_note(prepared.resolved),
+        spool=f"{prepared.resolved.state_home.audit}/spool.jsonl", state_home=prepared.resolved.state_home.path,
+        degraded=audit_note(prepared.resolved),
     )
 
 

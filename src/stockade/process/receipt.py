@@ -153,13 +153,24 @@ class Receipt:
 
     @property
     def outcome(self) -> str | None:
-        """``exited``, ``signalled``, ``timed_out``, ``limit``, ``guard_lost``, ``caller_gone``, ``killed``."""
+        """``exited``, ``signalled``, ``timed_out``, ``limit``, ``guard_lost``, ``persistence``, ``caller_gone`` or
+        ``killed``.
+        """
         return None if self.end is None else str(self.end["outcome"])
 
     @property
-    def persistence(self) -> tuple[Mapping[str, str], ...]:
-        """Persistence points that appeared or changed while the box ran."""
+    def persistence(self) -> tuple[Mapping[str, Any], ...]:
+        """Persistence points that appeared or changed while the box ran.
+
+        Each with ``root``, ``path``, ``change``; ``restore``: the shell line that puts back what was
+        moved into quarantine; ``left``: why it was not moved, where that was asked for.
+        """
         return () if self.end is None else tuple(self.end.get("persistence", ()))
+
+    @property
+    def earlier(self) -> tuple[Mapping[str, Any], ...]:
+        """Boxes on the same roots that were killed, with the ``persistence`` of each, as this one found them."""
+        return () if self.end is None else tuple(self.end.get("earlier", ()))
 
     @property
     def discarded(self) -> Mapping[str, Any] | None:

@@ -110,7 +110,8 @@ def pick(found: Mapping[str, Run], name: str) -> Run:
     if len(hits) == 1:
         return found[hits[0]]
     what = f"got {len(hits)} runs that begin so" if hits else "got no run of that id"
-    hint = "give more of the id" if hits else "stockade ps names runs" if found else "nothing ran yet"
+    newest = ", ".join(sorted(found, reverse=True)[:3])
+    hint = "give more of the id" if hits else f"last, or one of {newest} ..." if found else "nothing ran yet"
     raise ConfigError("unknown_run", f"run {name!r}: {what}", hint=hint)
 
 

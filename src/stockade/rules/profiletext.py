@@ -50,7 +50,7 @@ def tilde(path: str, homes: Iterable[str]) -> str:
 def quoted(text: str) -> str:
     """Return a TOML basic string."""
     escapes = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-    return '"' + "".join(escapes.get(c, c if c.isprintable() else f"\\u{ord(c):04x}") for c in text) + '"'
+    return '"' + "".join(escapes.get(c, c if c.isprintable() else f"\\U{ord(c):08x}") for c in text) + '"'
 
 
 def cache_name(path: str, taken: Iterable[str]) -> str:

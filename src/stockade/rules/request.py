@@ -357,11 +357,8 @@ _LIMITS: Mapping[str, tuple[str, Callable[[str, Any], int]]] = {
 
 
 def check_on_persistence(value: Any) -> str | None:
-    """Return ``report`` or None; the other words are known and not available yet."""
-    if value in ("quarantine", "fail"):
-        raise Refused("persistence_unsupported", f"on_persistence {value!r}: this version reports new "
-                      "persistence points and cannot act on them")
-    return units.choice("on_persistence", value, ("report",))
+    """Return ``report``, ``quarantine``, ``fail`` or None."""
+    return units.choice("on_persistence", value, ("report", "quarantine", "fail"))
 
 
 _CHECKS: Mapping[str, Callable[[Any], Any]] = {

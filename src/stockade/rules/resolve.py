@@ -19,6 +19,7 @@ from stockade.rules.grants import Grant, Places, expand, named_grant, unique, wi
 from stockade.rules.layer import Layer, PathRef, Sourced
 from stockade.rules.load import load_list
 from stockade.rules.names import AUTO_CALLER, TIER_NAMES
+from stockade.rules.picking import picked
 from stockade.rules.profile import Profile
 from stockade.rules.promises import by_id
 from stockade.rules.request import Request
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 __all__ = ["CacheSpec", "ConfigSpec", "Resolved", "StateSpec", "resolve"]
 
 _BUILT_IN = {"cache": "keep", "tmp": "memory", "on_persistence": "report"}
+# What they run is chosen by somebody else: what it leaves for later is moved away, not only reported.
+_QUARANTINED = frozenset({Caller.REPOSITORY, Caller.GENERATED, Caller.DOCUMENT})
 
 
 def resolve(request: Request, settings: Settings | None = None) -> Resolved:
@@ -78,7 +81,7 @@ class _Resolver:
         allow = self._words("allow", self.request.allow)
         self._say_where_the_record_goes()
         literal, given = self._set_env()
-        simple: dict[str, Any] = self._simple()
+        simple: dict[str, Any] = self._simple(caller)
         settings = self.settings
         return Resolved(
             request=self.request, tier=tier, asked=self.request.tier, caller=caller, net=net,
@@ -116,8 +119,8 @@ class _Resolver:
             else:
                 names, origin = file.profiles, file.layer.origin
         if not names:
-            picked = self._picked()
-            names, origin = ((picked,), "argv[0]") if picked else ((), "none")
+            word = picked(self.request, self.settings, self.places.workspace)
+            names, origin = ((word,), "argv[0]") if word else ((), "none")
         for name in names:
             if self.policy.denies_profile(name):
                 if origin == "argument":
@@ -127,15 +130,6 @@ class _Resolver:
         chain = self.settings.profiles.chain([name for name in names if not self.policy.denies_profile(name)])
         self.values["profile"] = Sourced(value=[profile.name for profile in chain], origin=origin)
         return chain, origin
-
-    def _picked(self) -> str | None:
-        argv0 = self.request.argv[0]
-        if "/" in argv0:
-            # A repository may hold a program called npm; its name must not give it npm's grants.
-            real = os.path.realpath(os.path.join(self.request.cwd, argv0))
-            if not argv0.startswith("/") or is_below(real, self.places.workspace):
-                return None
-        return self.settings.profiles.pick(argv0)
 
     def _slots(self, named: str) -> tuple[_Slot, ...]:
         files = [_Slot(layer=file.layer, narrow_only=file.narrow_only) for file in self.settings.files]
@@ -347,22 +341,27 @@ class _Resolver:
         for name in names:
             candidates = ((slot, dict(slot.layer.limits)[name]) for slot in self.slots
                           if name in dict(slot.layer.limits))
-            picked = self._pick(candidates, f"limits.{name}", lambda value, rest: rest is None or value <= rest)
-            if picked is not None:
-                found[name] = picked.value
-                self.values[f"limits.{name}"] = picked
+            limit = self._pick(candidates, f"limits.{name}", lambda value, rest: rest is None or value <= rest)
+            if limit is not None:
+                found[name] = limit.value
+                self.values[f"limits.{name}"] = limit
         for name, most in self.request.ceiling.limits if self.request.ceiling else ():
             if found.get(name, most + 1) > most:
                 found[name], self.values[f"limits.{name}"] = most, Sourced(value=most, origin="narrow")
         return found
 
-    def _simple(self) -> dict[str, str]:
+    def _simple(self, caller: str) -> dict[str, str]:
         order = ("off", "ephemeral", "keep")
-        narrower = {"cache": lambda value, rest: order.index(value) <= order.index(rest or "keep")}
+        defaults = {key: Sourced(value=value, origin="built in") for key, value in _BUILT_IN.items()}
+        if caller in _QUARANTINED:
+            defaults["on_persistence"] = Sourced(value="quarantine", origin=f"class {caller}")
+        narrower = {"cache": lambda value, rest: order.index(value) <= order.index(rest or "keep"),
+                    # `fail` leaves things where they are, so it is no narrower than quarantine.
+                    "on_persistence": lambda value, rest: (rest or defaults["on_persistence"].value) == "report"}
         found = {}
-        for key, default in _BUILT_IN.items():
-            picked = self._scalar(key, narrower.get(key, lambda value, rest: False))
-            self.values[key] = picked or Sourced(value=default, origin="built in")
+        for key, default in defaults.items():
+            value = self._scalar(key, narrower.get(key, lambda value, rest: False))
+            self.values[key] = value or default
             found[key] = str(self.values[key].value)
         return found
 

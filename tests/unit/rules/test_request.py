@@ -95,7 +95,6 @@ def test_a_claim_to_be_first_party_is_refused_wherever_it_is_made() -> None:
 
 def test_later_features_are_refused_not_ignored() -> None:
     assert code_of(["ls"], publish=[80]) == "publish_unsupported"
-    assert code_of(["ls"], on_persistence="quarantine") == "persistence_unsupported"
 
 
 def test_paths_are_absolute_against_cwd_and_links_keep_their_name(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ import pytest
 from stockade.errors import ConfigError, Refused
 from stockade.paths import StateHome, state_home
 from stockade.rules import trust
+from stockade.rules.load import load_list, profile_data, profile_names
+from stockade.rules.match import matches
 from stockade.rules.request import build_request
 from stockade.rules.resolve import Resolved, resolve
 from stockade.rules.settings import load_settings, project_document
@@ -120,6 +122,40 @@ def test_a_named_profile_beats_files_and_a_picked_one_does_not(world: World) -> 
     world.config('net = "none"\n')
     assert world.resolve("npm", "ci", caller="auto").net == "none"
     assert world.resolve("npm", "ci", caller="auto", profile="npm").net == "host"
+
+
+@pytest.mark.parametrize("argv", [("./npm", "ci"), (".venv/bin/pip", "install", "."), ("python3", "-m", "pip", "install", "."),
+                                  ("venv/bin/python3.12", "-m", "pytest"), ("./gradlew", "build")])
+def test_a_build_tool_named_by_a_word_of_the_repository_gets_the_tools_tier_and_no_more(world: World, argv: tuple[str, ...]) -> None:
+    got = world.resolve(*argv, caller="auto")
+    assert (got.tier, got.values["caller"].value) == (Tier.strict, "repository")
+    # Where more was asked for than the operator's own box has, its word gives it nothing.
+    assert world.resolve(*argv, caller="generated").net == "none"
+    assert world.resolve(*argv, caller="auto", tier="strict").net == "none"
+    assert world.resolve(*argv, caller="auto", net="none").profiles == ()
+    world.config('[class.operator]\nnet = "none"\n')
+    assert world.resolve(*argv, caller="auto").net == "none"
+
+
+@pytest.mark.parametrize("argv", [("./claude",), ("python3", "-m", "aider"), ("python3", "pip"), ("python3", "-m", "http.server")])
+def test_a_word_of_the_repository_picks_no_profile_that_grants_more(world: World, argv: tuple[str, ...]) -> None:
+    assert world.resolve(*argv, caller="auto").profiles == ()
+
+
+def test_a_users_own_profile_is_not_picked_by_a_word_of_the_repository(world: World) -> None:
+    world.profile("npm", 'extends = ["npm"]\nenv = ["NPM_TOKEN"]\nclass = "repository"\n')
+    assert "npm" in world.resolve("npm", "ci", caller="auto").profiles
+    assert world.resolve("./npm", "ci", caller="auto").profiles == ()
+
+
+def test_profiles_of_build_tools_pass_no_secret() -> None:
+    """What picks them by a word of the repository relies on it."""
+    secret = [entry.pattern for entry in load_list("env-secrets")]
+    for name in profile_names():
+        data = profile_data(name)
+        if data.get("class") == "repository":
+            passed = [var for var in data.get("env", ()) if any(matches(var.upper(), pattern.upper()) for pattern in secret)]
+            assert (name, passed, data.get("write"), data.get("sockets"), data.get("allow")) == (name, [], None, None, None)
 
 
 def test_configuration_changes_a_row_and_says_so(world: World) -> None:
@@ -414,6 +450,21 @@ def test_what_the_request_left_open_is_built_in(world: World) -> None:
     got = world.resolve()
     assert (got.cache, got.tmp, got.on_persistence) == ("keep", "memory", "report")
     assert got.values["tmp"].origin == "built in"
+
+
+@pytest.mark.parametrize(("caller", "mode"), [("operator", "report"), ("agent", "report"), ("app", "report"), ("mcp_server", "report"),
+                                               ("repository", "quarantine"), ("generated", "quarantine"), ("document", "quarantine")])
+def test_what_others_chose_to_run_has_its_new_persistence_points_moved_away(world: World, caller: str, mode: str) -> None:
+    got = world.resolve(caller=caller)
+    assert (got.on_persistence, got.values["on_persistence"].origin) == (mode, "built in" if mode == "report" else f"class {caller}")
+    assert world.resolve(caller=caller, on_persistence="fail").on_persistence == "fail"
+
+
+@pytest.mark.parametrize(("caller", "project", "mode"), [("operator", "fail", "fail"), ("operator", "quarantine", "quarantine"),
+                                                         ("repository", "fail", "quarantine"), ("repository", "report", "quarantine")])
+def test_an_untrusted_project_may_only_ask_for_more_than_a_report(world: World, caller: str, project: str, mode: str) -> None:
+    (world.repo / ".stockade.toml").write_text(f'on_persistence = "{project}"\n')
+    assert world.resolve(caller=caller).on_persistence == mode
 
 
 def test_resolving_creates_nothing_on_disk(world: World) -> None:

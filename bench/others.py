@@ -1,0 +1,136 @@
+"""Starting a no-op in the peers that the registries have, each with its own idea of an agent's policy.
+
+Owns: fetching them, their command lines, and what is said of one that cannot be had or does not run
+here. Nothing is compared but the start: what each keeps is docs/comparison.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from measure import Contestant, interleave
+from peers import bubblewrap
+from rows import Row, World, limited
+
+WAIT_S = 300
+PYTHON_PEERS = {"sandlock": "sandlock", "nono": "nono-py", "postern": "postern"}
+NODE_PEERS = {"codex": "@openai/codex", "sandbox-runtime": "@anthropic-ai/sandbox-runtime"}
+
+
+def fetch(tools: Path) -> None:
+    """Install each below ``tools``; what fails leaves its reason there."""
+    python = tools / "python-peers"
+    subprocess.run(["/usr/bin/python3", "-m", "venv", str(python)], check=True, capture_output=True)
+    for name, package in PYTHON_PEERS.items():
+        _try(tools, name, [str(python / "bin" / "pip"), "install", "-q", package])
+    for name, package in NODE_PEERS.items():
+        prefix = tools / name
+        prefix.mkdir()
+        _try(tools, name, ["npm", "install", "--silent", "--no-save", "--prefix", str(prefix), package])
+
+
+def _try(tools: Path, name: str, argv: Sequence[str]) -> None:
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=WAIT_S, check=False)
+        reason = "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = str(error)
+    if reason:
+        (tools / f"{name}.failed").write_text(f"not installed: {reason[:200]}")
+
+
+def commands(world: World) -> Iterator[tuple[str, list[str]]]:
+    """Yield the peers that are commands."""
+    tools = world.base / "tools"
+    settings = world.home.parent / "srt.json"
+    settings.write_text(json.dumps({
+        "network": {"allowedDomains": [], "deniedDomains": []},
+        "filesystem": {"denyRead": ["~/.ssh", "~/.aws"], "allowWrite": ["."], "denyWrite": []},
+    }))  # fmt: skip
+    noop = world.noop
+    yield "firejail", ["firejail", "--quiet", "--noprofile", "--private", "--net=none", "--caps.drop=all", "--seccomp", "--", "/bin/true"]
+    yield "codex", [f"{tools}/codex/node_modules/.bin/codex", "sandbox", "--", noop]
+    yield "sandbox-runtime", [f"{tools}/sandbox-runtime/node_modules/.bin/srt", "--settings", str(settings), noop]
+
+
+def rows(world: World, runs: int) -> Iterator[Row]:
+    """The Python interfaces, then the commands."""
+    yield from python_rows(world, runs)
+    launch = world.launch(tier="strict", net="none")
+    for name, argv in commands(world):
+        program = shutil.which(argv[0], path=world.env["PATH"])
+        reason = unusable(world, name, [program or argv[0], *argv[1:]])
+        if reason:
+            yield Row(what=f"no-op in {name}", measured=reason, values={})
+            continue
+        contestants = {
+            "stockade": launch.contestant(), "bubblewrap": bubblewrap(launch),
+            name: Contestant(argv=[program or argv[0], *argv[1:]], env=peer_env(world)),
+        }  # fmt: skip
+        times = interleave(contestants, max(5, runs // 15))
+        yield compared(name, times)
+
+
+def peer_env(world: World) -> dict[str, str]:
+    """Return the environment of a peer: a home of its own, so that none reads another's settings."""
+    return {**world.env, "CODEX_HOME": str(world.home / ".codex")}
+
+
+def unusable(world: World, name: str, argv: list[str]) -> str:
+    """Return why a peer cannot be measured, or nothing."""
+    failed = world.base / "tools" / f"{name}.failed"
+    if failed.exists():
+        return failed.read_text()
+    if not os.path.exists(argv[0]):
+        return f"not installed: apt-get install {name}" if name == "firejail" else "not installed"
+    (world.home / ".codex").mkdir(exist_ok=True)
+    done = subprocess.run(argv, env=peer_env(world), capture_output=True, text=True, timeout=60, check=False)
+    said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
+    return "" if done.returncode == 0 else f"does not run here: status {done.returncode}: {said[:160]}"
+
+
+def compared(name: str, times: Mapping[str, float]) -> Row:
+    """A row without a budget: the peer, ours and bubblewrap of the same turns."""
+    detail = f"stockade strict {times['stockade']:.2f} ms, bubblewrap {times['bubblewrap']:.2f} ms"
+    text = f"{times[name]:.2f} ms, {times[name] / times['stockade']:.1f} × ours ({detail})"
+    return Row(what=f"no-op in {name}", measured=text, values=dict(times))
+
+
+def loop(world: World, name: str, runs: int) -> float | str:
+    """Return the median of one Python interface, or why there is none."""
+    failed = world.base / "tools" / f"{name}.failed"
+    if failed.exists():
+        return failed.read_text()
+    ours = name == "stockade"
+    python = "/usr/bin/python3" if ours else f"{world.base}/tools/python-peers/bin/python"
+    argv = [python, "-B", str(world.base / "bench" / "peerloop.py"), name, str(runs), str(world.workspace), world.noop]
+    env = {**world.env, **({"PYTHONPATH": str(world.base / "src")} if ours else {})}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    if done.returncode != 0:
+        return f"does not run here: {(done.stderr.strip().splitlines() or ['no reason given'])[-1][:160]}"
+    return float(done.stdout)
+
+
+def python_rows(world: World, runs: int) -> Iterator[Row]:
+    """Each interface in its own interpreter, in rounds, so that none has the quiet moment to itself."""
+    names = ["stockade", *PYTHON_PEERS]
+    rounds = [{name: loop(world, name, max(5, runs // 10)) for name in names} for _ in range(3)]
+    medians: dict[str, float] = {}
+    for name in names:
+        figures = [found[name] for found in rounds]
+        numbers = sorted(figure for figure in figures if isinstance(figure, float))
+        if len(numbers) < len(figures):
+            yield Row(what=f"no-op from Python in {name}", measured=str(next(f for f in figures if isinstance(f, str))), values={})
+            continue
+        medians[name] = numbers[1]
+        yield Row(what=f"no-op from Python in {name}", measured=f"{numbers[1]:.2f} ms", values={name: numbers[1]})
+    peers = {name: value for name, value in medians.items() if name != "stockade"}
+    if peers:
+        best = min(peers, key=peers.__getitem__)
+        what = "strict from Python over the best Python peer that runs here"
+        yield limited(what, medians["stockade"] / peers[best], 0.5, "×", medians, best)
