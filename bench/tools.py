@@ -21,7 +21,6 @@ from pathlib import Path
 
 import inside
 import others
-
 import stuck
 import warm
 from rows import Row, World

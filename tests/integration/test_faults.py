@@ -186,7 +186,7 @@ def _bad_plans(actor: Actor) -> dict[str, tuple[str, int, dict[str, Any]]]:
     actor.remove(f"{actor.workspace}/linked")
     actor.host(f"{actor.workspace}/linked").symlink_to(actor.elsewhere)
     missing = {"id": "x.y", "tiers": ["standard"], "ns": False, "needs": [["snapshot_home"]], "state": None, "reason": None}
-    watched = {"names": [".envrc"], "mode": "report"}
+    watched = {"names": [".envrc"], "mode": "report", "quarantine": None}
     env = small_plan(actor)["env"]
     return {
         "guard below a link": ("guard_denied", 4, {"guards": [{"path": f"{actor.workspace}/linked/x", "read_only": True}]}),
