@@ -2,7 +2,7 @@
 
 Owns: the order (the place to save is checked before the command runs), the report and the file.
 Fails closed: an existing profile that cannot be read or joined is an error and stays as it is;
-nothing on a credential, persistence or control list is ever written as a grant.
+nothing on a credential, persistence or control list is written as a grant, unless the command line granted it by name.
 Read next: ``lesson.py``, ``stockade.process.watched``.
 """
 
