@@ -88,6 +88,27 @@ def stops():
     return told
 
 
+def killed():
+    """A stopped child that is killed is dead at once; so is one that is killed in the middle of calls."""
+    told = []
+    for stop in (True, False):
+        reader, writer = os.pipe()
+
+        def body(writer=writer):
+            os.write(writer, b"x")
+            while True:
+                os.path.exists("/no/such")
+
+        pid = _child(body)
+        os.read(reader, 1)
+        if stop:
+            os.kill(pid, signal.SIGSTOP)
+            told.append(os.waitpid(pid, os.WUNTRACED)[1])
+        os.kill(pid, signal.SIGKILL)
+        told.append(os.waitpid(pid, 0)[1])
+    return told
+
+
 def caught():
     """A handler runs once for each signal that comes while a call waits, and the call goes on."""
     seen = []
@@ -218,7 +239,7 @@ def spawns():
 
 def main():
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    tests = (ends, stops, caught, forks, execs, pointers, rewritten, garbage, spawns)
+    tests = (ends, stops, killed, caught, forks, execs, pointers, rewritten, garbage, spawns)
     chosen = sys.argv[1:] or [test.__name__ for test in tests]
     LIBC.mmap.restype = ctypes.c_void_p
     LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]

@@ -133,7 +133,7 @@ def _answer(lesson: Lesson, place: Place | None, saved: Learned | None) -> str:
         return text if not count else f"{text}; --save NAME keeps {'them' if count > 1 else 'it'} as a profile"
     if saved is None:
         return f"{text}; profile {place.name} says it already" if place.document else f"{text}; no profile saved"
-    return f"{text}; {'added to' if place.document else 'saved as'} profile {place.name}"
+    return f"{text}; {'added to profile' if place.document else 'profile saved as'} {place.name}"
 
 
 def _report(watched: Watched, lesson: Lesson, place: Place | None, saved: Learned | None) -> Iterator[str]:
