@@ -144,6 +144,12 @@ CACHES = (
     _field("caches.limit", "over the size limit the least recently used cache goes, never one that a live box has mounted", "tiers, caches"),
 )
 
+AGENTS = (
+    _field("agents.own_sign_in", "a coding agent works at guarded and strict, and its commands, hooks and servers get its own sign-in and nobody else's", "agents, profiles"),
+    _field("agents.later_sessions", "what an agent runs in a later or live session outside cannot be changed from its box unless that is allowed", "agents, profiles"),
+    _field("agents.inner_sandbox", "a program with a sandbox of its own works with it off, and that is said", "platforms, inner sandboxes"),
+)
+
 FIELD_E = (
     _field("E.packages", "package managers do their work: hard links, lifecycle scripts, build isolation, hooks that a package installs", "KiroCrew 1339, 8653; sandbox-runtime"),
     _field("E.builds", "make -j, compilers behind a cache, build daemons on loopback and pools of test workers work, and end with their box", "KiroCrew 8104; field reports"),
@@ -156,6 +162,7 @@ FIELD_E = (
     _field("E.servers", "a data base server and a debugger on loopback start, answer and stop", "field reports"),
     _field("E.toolchains", "toolchains of the home are found by their command through shims, proxies, links, environments and shebangs, and nothing beside them", "design, toolchains"),
     _field("E.terminal_programs", "editors, shells in scripts, recorders and a multiplexer behave as without the box, suspended ones too", "field reports"),
+    _field("E.browser", "Chromium headless and Playwright work with the browser's own sandbox off", "measured"),
     _field("E.grants", "a grant that gives promises away is refused until that is accepted; another name of a credential is the same credential", "design, voiding grants and aliases"),
 )
 
@@ -164,7 +171,6 @@ DEFERRED = (
     _later("later.nest.foreign", "already inside another sandbox the answer is real or typed", "nested boxes"),
     _later("later.landlock.backend", "hosts without namespaces keep the non-namespace promises; network rules cover fast open and MPTCP", "landlock backend"),
     _later("later.D.host_obstacles", "AppArmor, exhausted namespaces, denied mounts, locked flags, stuck mounts each give their own reason", "host obstacles"),
-    _later("later.E.browser", "Chromium headless works with its own sandbox off", "browsers and agents"),
     _later("later.G.audit", "the log chain survives parallel writers, crashes, rotation and forgery", "audit"),
     _later("later.H.mcp", "MCP servers of every bad manner are wrapped, probed and reported truthfully", "MCP"),
     _later("later.net.lists", "a network list lets exactly the named hosts through", "network lists"),
@@ -180,7 +186,7 @@ KNOWN_GAPS = {
     "no_debian_tools": "a tool of the system's packages is missing, and only root can install it",
 }
 
-NOW = PROMISES + LAUNCHER + FIELD_A + FIELD_B + FIELD_C + END + FIELD_F + INSTALL + LEARN + CACHES + FIELD_E
+NOW = PROMISES + LAUNCHER + FIELD_A + FIELD_B + FIELD_C + END + FIELD_F + INSTALL + LEARN + CACHES + AGENTS + FIELD_E
 BY_ID = {entry.id: entry for entry in NOW + DEFERRED}
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from requirements import requirement
 from support.actors import Actor, make_repository
 from support.boxes import BoxRun
 from tools.local_model import local_model
@@ -115,6 +116,7 @@ ADDING = [
 ]
 
 
+@requirement("agents.own_sign_in", "agents.later_sessions")
 @pytest.mark.parametrize("agent", AGENTS, ids=lambda agent: agent.name)
 def test_a_session_works_and_its_commands_get_nothing_but_its_own_sign_in(
         agent: Agent, actor: Actor, npm_tool: Callable[..., Tool], python_tool: Callable[..., Tool]) -> None:
@@ -125,6 +127,7 @@ def test_a_session_works_and_its_commands_get_nothing_but_its_own_sign_in(
             assert done.returncode == 0 and agent.says in done.stdout, (done.stdout[-2000:], done.stderr[-2000:])
 
 
+@requirement("agents.own_sign_in", "agents.later_sessions")
 @pytest.mark.parametrize("agent", EXTENDED, ids=lambda agent: agent.name)
 def test_hooks_and_servers_that_start_by_themselves_get_nothing_but_its_own_sign_in(
         agent: Agent, actor: Actor, npm_tool: Callable[..., Tool]) -> None:
@@ -152,6 +155,7 @@ def _attack(actor: Actor, agent: Agent, prefix: str, url: str) -> Iterator[BoxRu
         yield done
 
 
+@requirement("agents.later_sessions")
 @pytest.mark.parametrize(("name", "argv", "place", "text"), ADDING, ids=[row[0] for row in ADDING])
 def test_configuration_that_runs_programs_changes_only_when_that_is_allowed(
         name: str, argv: tuple[str, ...], place: str, text: str, actor: Actor, npm_tool: Callable[..., Tool]) -> None:
@@ -169,6 +173,7 @@ def test_configuration_that_runs_programs_changes_only_when_that_is_allowed(
             assert done.state("fs.persistence") == ("waived" if allow else "kept"), said
 
 
+@requirement("agents.later_sessions")
 def test_servers_that_claude_adds_in_a_box_are_not_read_outside(actor: Actor, npm_tool: Callable[..., Tool]) -> None:
     agent = BY_NAME["claude"]
     prefix = npm_tool(agent.package).read[0]

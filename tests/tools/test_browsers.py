@@ -10,7 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
+from requirements import requirement
 from support.actors import Actor, make_repository
+from support.cli import stockade
 from tools.support import KEY, TIERS, Tool, Work, run, siege
 
 CONFIG = "module.exports = { use: { launchOptions: { executablePath: '/usr/bin/chromium' } }, workers: 1 };\n"
@@ -30,6 +32,7 @@ LEADING = '<meta http-equiv="refresh" content="0;url=file://HOME/.ssh/id_ed25519
 BROWSER = ["chromium", "--headless", "--virtual-time-budget=3000", "--dump-dom"]
 
 
+@requirement("E.browser")
 def test_playwright_tests_a_local_server_and_a_test_file_gets_nothing(
         actor: Actor, npm_tool: Callable[..., Tool], debian: Callable[..., Tool]) -> None:
     debian("chromium", "chromium")
@@ -54,6 +57,7 @@ def test_browsers_of_playwright_are_seen_and_stay_as_they_are(actor: Actor) -> N
     assert "planted" in actor.host(f"{place}/chromium-1/chrome").read_text(encoding="utf-8")
 
 
+@requirement("agents.inner_sandbox", "E.browser")
 @pytest.mark.parametrize("tier", TIERS)
 def test_chromium_renders_a_page_that_cannot_lead_it_to_a_private_file(
         actor: Actor, debian: Callable[..., Tool], tier: str) -> None:
@@ -74,6 +78,7 @@ def test_chromium_renders_a_page_that_cannot_lead_it_to_a_private_file(
     assert "plain page" in done.stdout and "<title>42</title>" in done.stdout, (done.stdout, done.stderr)
 
 
+@requirement("agents.inner_sandbox")
 def test_without_the_switch_chromium_says_that_it_has_no_sandbox(actor: Actor, debian: Callable[..., Tool]) -> None:
     debian("chromium", "chromium")
     # A shell of the same profile gets no switch: the browser itself is asked, and ends at its start.
@@ -81,3 +86,5 @@ def test_without_the_switch_chromium_says_that_it_has_no_sandbox(actor: Actor, d
     done = actor.run(line, tier="strict", profile=["chromium"])
     assert done.returncode != 0 and "<p>page</p>" not in done.stdout, (done.stdout, done.stderr)
     assert "sandbox" in done.stderr
+    said = stockade(actor, "explain", "--json", "--tier", "strict", "--", "chromium", "--headless", "about:blank").json()
+    assert any(note.startswith("inner sandbox off") for note in said["notes"]), said["notes"]

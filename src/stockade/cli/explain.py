@@ -125,6 +125,8 @@ def grants(resolved: Resolved) -> Iterator[tuple[str, str, str]]:
             yield kind.replace("write_roots", "write"), str(value), item.origin
     for cache in resolved.caches:
         yield "cache", cache.path, cache.origin
+    for place in resolved.private:
+        yield "private", place.path, place.origin
 
 
 def toolchains(found: Explained) -> Iterator[tuple[str, str, str]]:

@@ -274,7 +274,7 @@ def caches(resolved: Resolved, write: tuple[str, ...]) -> tuple[Cache, ...]:
 
 def _private(resolved: Resolved, write: tuple[str, ...]) -> tuple[str, ...]:
     """Directories inside the write roots of which the box gets an empty one; a missing one has nothing to reach."""
-    found = (os.path.realpath(path) for path in resolved.private)
+    found = (os.path.realpath(place.path) for place in resolved.private)
     return tuple(path for path in found if path not in write and below_any(path, write) and os.path.isdir(path))
 
 

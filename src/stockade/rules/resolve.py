@@ -369,7 +369,7 @@ class _Resolver:
         caches: dict[str, CacheSpec] = {}
         config: dict[str, ConfigSpec] = {}
         state: dict[str, StateSpec] = {}
-        private: dict[str, None] = {}
+        private: dict[str, Grant] = {}
         for profile in self.chain:
             origin = profile.layer.origin
             for cache in profile.caches:
@@ -381,8 +381,8 @@ class _Resolver:
                 sources = (expand(ref, self.places, origin) for ref in made.sources)
                 config[made.to] = ConfigSpec(filter=made.filter, to=made.to, env=made.env,
                                              sources=tuple(grant.path for grant in sources if grant is not None))
-            private.update((grant.path, None) for grant in (expand(ref, self.places, origin)
-                                                            for ref in profile.private) if grant is not None)
+            places = [expand(ref, self.places, origin) for ref in profile.private]
+            private.update({place.path: place for place in places if place is not None})
             for item in profile.state:
                 where = expand(item.path, self.places, origin)
                 directory = expand(item.dir, self.places, origin) if item.dir else None
@@ -393,7 +393,7 @@ class _Resolver:
         name = os.path.basename(self.request.argv[0])
         inner = tuple(p.inner_sandbox for p in self.chain if p.inner_sandbox is not None and p.is_for(name))
         return {"caches": tuple(caches.values()), "config": tuple(config.values()),
-                "state": tuple(state.values()), "private": tuple(private), "inner_sandbox": inner}
+                "state": tuple(state.values()), "private": tuple(private.values()), "inner_sandbox": inner}
 
     def _cache_path(self, env: str | None, ref: PathRef, origin: str) -> Grant | None:
         if env and self.places.environ.get(env, "").startswith("/"):

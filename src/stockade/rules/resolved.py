@@ -83,7 +83,7 @@ class Resolved:
     caches: tuple[CacheSpec, ...]
     config: tuple[ConfigSpec, ...]
     state: tuple[StateSpec, ...]
-    private: tuple[str, ...]
+    private: tuple[Grant, ...]
     inner_sandbox: tuple[InnerSandbox, ...]
     cache: str
     cache_limit_bytes: int
