@@ -108,6 +108,7 @@ END = (
     _field("end.quarantine", "new persistence points are moved away where that is the class's default, and nothing else is; a crash or a race loses none of them", "tiers, new persistence points"),
     _field("end.fail", "with --on-persistence fail a run that leaves persistence points, or may have, ends with a typed outcome and status 125", "interfaces, options"),
     _field("end.journal", "a box that was killed is compared by the next launch on its root, and its record is written", "tiers, new persistence points"),
+    _field("end.copyback", "a file that its tool saves by rename goes into the private home and comes back whole, or its version is kept aside", "tiers, state files"),
     _field("end.discarded", "files written to the private home are counted and the first ten named, however the command shaped them", "tiers, state files"),
 )
 

@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::control::Used;
+use crate::copyback::Copyback;
 use crate::persist::walk::list_dir;
-use crate::plan::{Plan, Row};
+use crate::plan::{invalid, Plan, Row};
 use crate::report::{show, Refusal};
 use crate::steps::mounts::Root;
 use crate::sys;
@@ -27,8 +28,11 @@ const NAMED: usize = 10;
 const NAME_BYTES: usize = 200;
 const ENTRIES_MAX: usize = 20_000;
 const TIME_MAX: Duration = Duration::from_millis(100);
-const RESOLVE: u64 =
+pub const RESOLVE: u64 =
     sys::RESOLVE_BENEATH | sys::RESOLVE_NO_SYMLINKS | sys::RESOLVE_NO_MAGICLINKS | sys::RESOLVE_NO_XDEV;
+
+/// unix(7): SCM_MAX_FD is 253; a home has a handful of private places.
+const DISCARDS_MAX: usize = 32;
 
 /// The count of one box. `complete` false: a bound cut it off, there were more.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -43,6 +47,21 @@ pub struct Discarded {
 pub struct Place {
     pub fd: OwnedFd,
     pub before: Used,
+}
+
+/// P1 hands the descriptor of each to P0, in one message.
+pub fn check(plan: &Plan) -> Result<(), Refusal> {
+    let tmpfs = |target: &String| plan.mounts.iter().any(|r| matches!(r, Row::Tmpfs { target: t, .. } if t == target));
+    match plan.discards.iter().find(|target| !tmpfs(target)) {
+        Some(target) => Err(invalid("discards", target)),
+        None if plan.discards.len() > DISCARDS_MAX => Err(invalid("discards", "too many")),
+        None => Ok(()),
+    }?;
+    let inside = |c: &Copyback| plan.discards.iter().any(|place| c.target.starts_with(&format!("{place}/")));
+    match plan.copyback.iter().find(|c| !inside(c)) {
+        Some(one) => Err(invalid("copyback", &one.target)),
+        None => Ok(()),
+    }
 }
 
 /// In P1, when everything is built: the places of the plan and what is in them.
@@ -88,13 +107,17 @@ enum Made<'a> {
     File(&'a str),
     /// Something is mounted there; the command cannot remove it.
     Point,
+    /// It goes back to the host: see copyback.rs.
+    Kept,
 }
 
 /// By name relative to the place.
 fn made<'a>(plan: &'a Plan, target: &str) -> BTreeMap<&'a [u8], Made<'a>> {
     let rows = plan.mounts.iter().filter(|row| !matches!(row, Row::Seal { .. }));
     let below = rows.filter_map(|row| Some((row.target().strip_prefix(target)?.strip_prefix('/')?.as_bytes(), row)));
-    below.map(|(name, row)| (name, Made::of(row))).collect()
+    let kept =
+        plan.copyback.iter().filter_map(|one| Some(one.target.strip_prefix(target)?.strip_prefix('/')?.as_bytes()));
+    below.map(|(name, row)| (name, Made::of(row))).chain(kept.map(|name| (name, Made::Kept))).collect()
 }
 
 impl<'a> Made<'a> {
@@ -110,6 +133,7 @@ impl<'a> Made<'a> {
     /// True while the name is what the launcher made.
     fn holds(&self, place: RawFd, name: &CStr, mode: u32, size: i64) -> bool {
         match (self, mode & libc::S_IFMT) {
+            (Made::Kept, _) => true,
             (Made::Dir, libc::S_IFDIR) | (Made::Point, libc::S_IFDIR) => true,
             // A file that is mounted over is an empty one below.
             (Made::Point, libc::S_IFREG) => size == 0,
@@ -127,7 +151,7 @@ impl<'a> Made<'a> {
 /// The counters stay the same when as much was removed as was written: what the command can
 /// remove is looked at.
 fn intact(place: RawFd, made: &BTreeMap<&[u8], Made>) -> bool {
-    made.iter().filter(|(_, made)| !matches!(made, Made::Point)).all(|(name, made)| {
+    made.iter().filter(|(_, made)| !matches!(made, Made::Point | Made::Kept)).all(|(name, made)| {
         let Ok(name) = CString::new(*name) else { return false };
         stat(place, &name).is_ok_and(|st| made.holds(place, &name, st.st_mode, st.st_size))
     })

@@ -9,6 +9,7 @@ use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use crate::control::{self, Event, Order};
+use crate::copyback::{self, Held};
 use crate::cover::Covers;
 use crate::discard;
 use crate::plan::{Guard, GuardLost, Ids, Net, Plan};
@@ -22,6 +23,7 @@ use crate::watch::Watch;
 /// What P0 made before P1 existed.
 pub struct Launch<'a> {
     pub plan: &'a Plan,
+    pub copies: &'a [Held],
     pub prepared: Prepared,
     pub argv: &'a [CString],
     pub env: Vec<CString>,
@@ -129,6 +131,7 @@ fn build(launch: &mut Launch) -> Result<Vec<Placed>, Refusal> {
     // SAFETY: umask has no failure; mount points get the modes that the plan says.
     unsafe { libc::umask(0) };
     let root = mounts::build(plan, launch.prepared.take())?;
+    copyback::place(&root, plan, launch.copies)?;
     let watched = receive_covers(control, &root)?;
     let listener = record::place(&root, launch.box_json)?;
     let guards = guards::place_all(root.fd.as_raw_fd(), &[plan.guards.clone(), watched].concat())?;

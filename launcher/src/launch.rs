@@ -155,6 +155,7 @@ impl Session {
         }
         let launch = init::Launch {
             plan: &self.loaded.plan,
+            copies: &self.copies,
             prepared: spawn.prepared,
             argv: spawn.argv,
             env: spawn.env,

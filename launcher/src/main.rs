@@ -14,6 +14,7 @@ mod args;
 #[cfg(test)]
 mod bpf;
 mod control;
+mod copyback;
 mod cover;
 mod discard;
 mod ending;

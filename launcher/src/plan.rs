@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::appear::Appearing;
+use crate::copyback::Copyback;
 use crate::persist::asked::{OnPersistence, Persistence};
 use crate::report::Refusal;
 use crate::steps::env::EnvPolicy;
@@ -23,8 +24,6 @@ use crate::steps::env::EnvPolicy;
 pub const SCHEMA: &str = "stockade.plan.v1";
 /// A plan of 1,000 grants is about 200 kB; more than this is not a plan.
 const PLAN_MAX_BYTES: u64 = 8 << 20;
-/// unix(7): SCM_MAX_FD is 253; a home has a handful of private places.
-const DISCARDS_MAX: usize = 32;
 /// All four seals: nobody, the caller included, can change what was hashed.
 const SEALS: i32 = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
 
@@ -58,6 +57,7 @@ pub struct Plan {
     pub appearing: Vec<Appearing>,
     /// Private places whose content is counted before it goes: targets of tmpfs rows.
     pub discards: Vec<String>,
+    pub copyback: Vec<Copyback>,
     pub promises: Vec<PlanPromise>,
     pub record: serde_json::Map<String, serde_json::Value>,
 }
@@ -390,7 +390,7 @@ fn finish(mut plan: Plan, binds: &BTreeMap<String, String>) -> Result<Plan, Refu
     let watched = watched.flatten();
     let roots = watched.chain(plan.appearing.iter_mut().map(|a| &mut a.root));
     let rules = plan.landlock.iter_mut().flat_map(|l| l.rules.iter_mut().map(|r| &mut r.path));
-    let private = plan.discards.iter_mut();
+    let private = plan.discards.iter_mut().chain(plan.copyback.iter_mut().flat_map(|c| [&mut c.source, &mut c.target]));
     let rows = rows.chain(guards).chain(roots).chain(rules).chain(private);
     for path in rows.chain([&mut plan.cwd]).chain(plan.executable.as_mut()) {
         substitute(path, binds)?;
@@ -407,14 +407,14 @@ fn finish(mut plan: Plan, binds: &BTreeMap<String, String>) -> Result<Plan, Refu
     if plan.guards.iter().any(|guard| guard.cover) {
         return Err(invalid("guards.cover", "true: only the launcher adds such guards"));
     }
-    check_discards(&plan)?;
+    crate::discard::check(&plan)?;
     if plan.persistence.iter().any(|p| p.quarantine.is_some() && p.mode != OnPersistence::Quarantine) {
         return Err(invalid("persistence.quarantine", "given with another mode"));
     }
     Ok(plan)
 }
 
-fn invalid(field: &str, got: &str) -> Refusal {
+pub fn invalid(field: &str, got: &str) -> Refusal {
     Refusal::new("plan_invalid", field).detail(format!("got {got:?}"))
 }
 
@@ -466,16 +466,6 @@ fn check_names(row: &Row) -> Result<(), Refusal> {
         canonical(&format!("/{name}"))?;
     }
     Ok(())
-}
-
-/// P1 hands the descriptor of each to P0, in one message.
-fn check_discards(plan: &Plan) -> Result<(), Refusal> {
-    let tmpfs = |target: &String| plan.mounts.iter().any(|r| matches!(r, Row::Tmpfs { target: t, .. } if t == target));
-    match plan.discards.iter().find(|target| !tmpfs(target)) {
-        Some(target) => Err(invalid("discards", target)),
-        None if plan.discards.len() > DISCARDS_MAX => Err(invalid("discards", "too many")),
-        None => Ok(()),
-    }
 }
 
 fn check_namespaces(plan: &Plan) -> Result<(), Refusal> {

@@ -4,6 +4,7 @@
 //! record goes to the spool first, so that whoever reads it may rely on it.
 
 use crate::args::Args;
+use crate::copyback::{self, Aside, Copied};
 use crate::ending;
 use crate::persist::journal::{Journal, Leftover};
 use crate::persist::{quarantine, Change, Compared, Snapshot};
@@ -106,6 +107,15 @@ impl Session {
         drop(journal);
     }
 
+    fn copy_back(&self, box_: &Supervisor, out: &Out) -> Vec<Copied> {
+        let aside = Aside { state_home: self.state_home.as_deref().unwrap_or_default(), run_id: &out.run_id };
+        // Without its places the box did not get as far as a command.
+        match box_.places.is_empty() {
+            true => vec![],
+            false => copyback::finish(&self.copies, &box_.places, &self.loaded.plan, &aside),
+        }
+    }
+
     fn write_end(&self, box_: &mut Supervisor, out: &Out, compared: Compared, earlier: Vec<report::Earlier>) {
         if compared.failed {
             box_.ended.get_or_insert(report::Outcome::Persistence);
@@ -119,6 +129,7 @@ impl Session {
         box_.lost.dedup();
         let guard_lost = clip(box_.lost.clone(), "guard_lost", &mut degraded);
         let degraded = clip(degraded, "degraded", &mut vec![]);
+        let copyback = clip(self.copy_back(box_, out), "copyback", &mut vec![]);
         let discarded = discard::count(&box_.places, &self.loaded.plan);
         let (exit_code, signal) = ending::ends(box_);
         let (cpu_ms, max_rss_bytes) = ending::usage();
@@ -138,6 +149,7 @@ impl Session {
             earlier,
             guard_lost,
             discarded,
+            copyback,
             net_denied: None,
             inside: box_.inside.received,
             degraded,
@@ -191,6 +203,7 @@ fn killed(run_id: &str, persistence: Vec<Change>, degraded: Vec<String>) -> repo
         earlier: vec![],
         guard_lost: vec![],
         discarded: None,
+        copyback: vec![],
         net_denied: None,
         inside: 0,
         degraded,

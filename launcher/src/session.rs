@@ -8,6 +8,7 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::time::Instant;
 
 use crate::args::Args;
+use crate::copyback::{self, Held};
 use crate::facts;
 use crate::init::Start;
 use crate::plan::{self, Backend, Ids, Loaded, Plan};
@@ -72,6 +73,9 @@ pub struct Session {
     pub evaluation: Evaluation,
     pub home: &'static str,
     pub began: Instant,
+    pub state_home: Option<String>,
+    /// Files of the host that are copied in, and back at the end.
+    pub copies: Vec<Held>,
 }
 
 impl Session {
@@ -89,7 +93,14 @@ impl Session {
         let env = environment(&loaded.plan, args, block)?;
         let home = facts::home(&loaded.plan);
         let cwd = args.cwd.clone().unwrap_or_else(|| loaded.plan.cwd.clone());
-        Ok(Session { loaded, env, cwd, start, evaluation, home, began })
+        if args.state_home.is_none() && !loaded.plan.copyback.is_empty() {
+            return Err(
+                Refusal::new("usage", "--state-home").detail("got none, expected the place of what cannot go back")
+            );
+        }
+        let copies = copyback::hold(&loaded.plan)?;
+        let state_home = args.state_home.clone();
+        Ok(Session { loaded, env, cwd, start, evaluation, home, began, state_home, copies })
     }
 
     pub fn box_json(&self, run_id: &str) -> String {

@@ -140,6 +140,10 @@ CODES: dict[str, Code] = {
                          "replaced"),
     "persistence_changed": Code("places that run code later changed, and the run was to fail if they did",
                                 "stockade show RUN names them"),
+    "copyback_unsupported": Code("a file can be copied back only from a private home, which strict has",
+                                 "ask for tier strict, or move the file into a granted directory with mode env"),
+    "copyback_refused": Code("a profile names a file to copy back that no box may write",
+                             "leave it out of the profile's state"),
     "journal_failed": Code("what the write roots hold could not be noted before the start",
                            "what is in the write roots could not be noted; check space and permissions of the state "
                            "home"),

@@ -88,6 +88,27 @@ def stops():
     return told
 
 
+def killed():
+    """A stopped child that is killed is dead at once; so is one that is killed in the middle of calls."""
+    told = []
+    for stop in (True, False):
+        reader, writer = os.pipe()
+
+        def body(writer=writer):
+            os.write(writer, b"x")
+            while True:
+                os.path.exists("/no/such")
+
+        pid = _child(body)
+        os.read(reader, 1)
+        if stop:
+            os.kill(pid, signal.SIGSTOP)
+            told.append(os.waitpid(pid, os.WUNTRACED)[1])
+        os.kill(pid, signal.SIGKILL)
+        told.append(os.waitpid(pid, 0)[1])
+    return told
+
+
 def caught():
     """A handler runs once for each signal that comes while a call waits, and the call goes on."""
     seen = []
@@ -177,6 +198,37 @@ def rewritten():
     return answers <= {"ok", 2}
 
 
+def garbage():
+    """Error numbers of 3,000 calls with arguments that make no sense, the same ones each time."""
+    import random
+    import tempfile
+
+    os.chdir(tempfile.mkdtemp())
+    chance = random.Random(1)
+    names = [b"/no/such/name", b"", b"no-such", b"/" + b"x/" * 3000, b"/proc/self/fd"]
+    names += [bytes([family, 0]) + b"/no/such" * 20 for family in (1, 2, 10, 16, 255)]
+    # At a place of their own: with others the same call would be another one each time.
+    start, step = 1 << 32, 1 << 14
+    assert LIBC.mmap(start, step * len(names), 3, 0x100022, -1, 0) == start
+    places = [start + step * index for index in range(len(names))]
+    for place, name in zip(places, names, strict=True):
+        ctypes.memmove(place, name + b"\0", len(name) + 1)
+    # The last one lies behind the end: nothing is mapped there.
+    pointers = [0, 1, 2**64 - 1, 2**47 - 1, *places, start + step * len(names)]
+    numbers = [0, 1, 3, 7, 2**32 - 100, 2**64 - 100, 2**31, 100, 1 << 40]
+    told = []
+    for _ in range(3000):
+        function = chance.choice(("openat", "faccessat", "mkdirat", "unlinkat", "renameat", "linkat", "symlinkat", "chdir",
+                                  "inotify_add_watch", "connect", "bind", "sendto", "utimensat", "truncate"))
+        arguments = [chance.choice(pointers + numbers) for _ in range(6)]
+        ctypes.set_errno(0)
+        result = getattr(LIBC, function)(*(ctypes.c_void_p(item) for item in arguments))
+        told.append([function, result if result < 0 else 0, ctypes.get_errno()])
+        if result > 2:
+            os.close(result)
+    return told
+
+
 def spawns():
     """posix_spawn and subprocess use vfork: the parent waits for the child's exec."""
     pid = os.posix_spawn("/bin/sh", ["sh", "-c", "exit 5"], {})
@@ -187,7 +239,7 @@ def spawns():
 
 def main():
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    tests = (ends, stops, caught, forks, execs, pointers, rewritten, spawns)
+    tests = (ends, stops, killed, caught, forks, execs, pointers, rewritten, garbage, spawns)
     chosen = sys.argv[1:] or [test.__name__ for test in tests]
     LIBC.mmap.restype = ctypes.c_void_p
     LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]

@@ -243,7 +243,7 @@ def test_a_plan_that_cannot_be_carried_out_is_refused(actor: Actor, name: str) -
 @requirement("launcher.fault_is_typed")
 @pytest.mark.parametrize("field", sorted(["schema", "backend", "caller", "requested_tier", "profiles", "accept", "net", "namespaces", "ids", "mounts", "guards", "guard_lost",
                                           "cover_sockets", "env", "fds", "landlock", "limits", "seccomp", "cwd", "executable", "hostname", "persistence", "promises", "record",
-                                          "appearing", "discards"]))
+                                          "appearing", "discards", "copyback"]))
 def test_a_plan_without_one_of_its_fields_is_refused(user: Actor, field: str) -> None:
     argv, marker = _marked(user)
     plan = small_plan(user)

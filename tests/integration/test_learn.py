@@ -63,7 +63,7 @@ def _learn(actor: Actor, *words: str, **more: Any) -> Said:
 def test_a_tool_of_the_home_is_learned_in_rounds_and_then_works(actor: Actor, tool: str) -> None:
     assert stockade(actor, "run", "--tier", "strict", tool).status == 3
     first = _learn(actor, "--save", "mine", tool)
-    assert first.status == 3 and "stockade: learn: 1 grant would have been needed; saved as profile mine\n" in first.err
+    assert first.status == 3 and "stockade: learn: 1 grant would have been needed; profile saved as mine\n" in first.err
     assert _profile(actor, "mine") == {"schema": "profile.v1", "description": "learned from mytool", "tier": "strict",
                                        "read": ["~/.config/mytool/conf"]}
     second = _learn(actor, "--profile", "mine", "--save", "mine", tool)
@@ -143,6 +143,19 @@ def test_listed_names_are_told_apart_and_never_granted(actor: Actor) -> None:
     actor.agent.do("forget", path=control)
     for path in (".local/bin", ".aws", ".ssh/id_ed25519", ".bashrc", ".config/app", "work/repo/.env"):
         actor.remove(f"{actor.home}/{path}")
+
+
+@requirement("learn.never_proposed")
+def test_what_lies_around_the_workspace_is_no_grant(actor: Actor) -> None:
+    beside = f"{actor.home}/work/beside"
+    report = _learn(actor, "--json", "--", "sh", "-c", "echo x >../beside; echo y >../own/file; cat ../own/data").json()
+    # There is no ../own: the host would refuse as well.
+    assert report["proposals"] == [] and [row["path"] for row in report["not_proposed"]] == [beside]
+    actor.put(f"{actor.home}/work/own/data", "x\n")
+    report = _learn(actor, "--json", "--", "sh", "-c", "mkdir -p ../own; echo x >../beside; echo y >../own/file; cat ../own/data").json()
+    assert [(row["kind"], row["value"]) for row in report["proposals"]] == [("write", f"{actor.home}/work/own")], report
+    assert [row["path"] for row in report["not_proposed"]] == [beside]
+    actor.remove(f"{actor.home}/work/own")
 
 
 @requirement("learn.never_proposed")

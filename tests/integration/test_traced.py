@@ -23,7 +23,9 @@ def test_a_watched_program_notices_nothing(actor: Actor) -> None:
     bare = json.loads(actor.call(argv).stdout)
     boxed = json.loads(actor.run(argv, tier="strict").stdout)
     watched = actor.trace(argv, tier="strict")
-    assert (watched["returncode"], json.loads(watched["stdout"])) == (0, bare) and boxed == bare
+    assert (watched["returncode"], json.loads(watched["stdout"])) == (0, boxed)
+    # The box's own filter answers some of the garbage (modes with a setuid bit), so bare it differs.
+    assert {**boxed, "garbage": None} == {**bare, "garbage": None} and len(boxed["garbage"]) == 3000
     assert bare["forks"] == 0 and bare["execs"] and bare["rewritten"]
     assert bare["pointers"] == [14, 14, 14, 14, 14, 36, 36, 2]
     # A name that changed while it was read is one of the two, or torn between them.

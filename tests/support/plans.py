@@ -55,7 +55,7 @@ def small_plan(actor: Actor, **changed: Any) -> dict[str, Any]:
             {"path": "/proc", "access": "write"}]},
         "limits": {"processes": None, "files": 256, "cpu_time_s": None, "memory_bytes": None, "address_space_bytes": None, "wall_ms": 30000},
         "seccomp": {"filter": "default"}, "cwd": workspace, "executable": None, "hostname": "stockade",
-        "appearing": [], "discards": [],
+        "appearing": [], "discards": [], "copyback": [],
         "persistence": [{"root": workspace, "names": [".envrc", ".git/hooks/*"], "mode": "report", "quarantine": None}],
         "promises": [{"id": "fs.write_roots", "tiers": ["standard", "guarded", "strict"], "ns": False, "needs": [ENOUGH], "state": None, "reason": None}],
         "record": {"tier": "standard"},

@@ -270,6 +270,10 @@ impl Entry {
         self.size as u64
     }
 
+    pub fn mtime(&self) -> (i64, i64) {
+        (self.mtime_ns.div_euclid(1_000_000_000) as i64, self.mtime_ns.rem_euclid(1_000_000_000) as i64)
+    }
+
     pub fn permissions(&self) -> u32 {
         self.mode & 0o7777
     }

@@ -5,6 +5,7 @@
 use serde::Serialize;
 
 use super::SCHEMA;
+use crate::copyback::Copied;
 use crate::discard::Discarded;
 use crate::persist::Change;
 use crate::promises::{PromiseState, Tier};
@@ -79,6 +80,7 @@ pub struct End {
     pub earlier: Vec<Earlier>,
     pub guard_lost: Vec<String>,
     pub discarded: Option<Discarded>,
+    pub copyback: Vec<Copied>,
     /// Not recorded by this version.
     pub net_denied: Option<Vec<String>>,
     pub inside: u64,
@@ -207,6 +209,7 @@ mod tests {
             earlier: Vec::new(),
             guard_lost: Vec::new(),
             discarded: None,
+            copyback: Vec::new(),
             net_denied: None,
             inside: 0,
             degraded: Vec::new(),

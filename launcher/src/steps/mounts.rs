@@ -228,7 +228,7 @@ impl Root {
         write_at(dir, name, octal(mode)?, content.as_bytes()).map_err(|e| denied("file at", target, &e))
     }
 
-    fn parent_of<'a>(&self, target: &'a str) -> Result<(RawFd, &'a str), Refusal> {
+    pub fn parent_of<'a>(&self, target: &'a str) -> Result<(RawFd, &'a str), Refusal> {
         let (parent, name) = split(target);
         Ok((self.own_dir(parent).map_err(|e| missing_point(target, &e))?, name))
     }

@@ -2,7 +2,7 @@
 
 Owns: the order (the place to save is checked before the command runs), the report and the file.
 Fails closed: an existing profile that cannot be read or joined is an error and stays as it is;
-nothing on a credential, persistence or control list is ever written as a grant.
+nothing on a credential, persistence or control list is written as a grant, unless the command line granted it by name.
 Read next: ``lesson.py``, ``stockade.process.watched``.
 """
 
@@ -133,7 +133,7 @@ def _answer(lesson: Lesson, place: Place | None, saved: Learned | None) -> str:
         return text if not count else f"{text}; --save NAME keeps {'them' if count > 1 else 'it'} as a profile"
     if saved is None:
         return f"{text}; profile {place.name} says it already" if place.document else f"{text}; no profile saved"
-    return f"{text}; {'added to' if place.document else 'saved as'} profile {place.name}"
+    return f"{text}; {'added to profile' if place.document else 'profile saved as'} {place.name}"
 
 
 def _report(watched: Watched, lesson: Lesson, place: Place | None, saved: Learned | None) -> Iterator[str]:

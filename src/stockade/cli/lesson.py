@@ -125,7 +125,7 @@ def conclude(prepared: Prepared, options: dict[str, Any], uses: tuple[Use, ...])
     """Return what the uses of one run teach. Args: options: the keyword arguments of its request."""
     judge = judge_of(prepared)
     listed = Listed(judge.want)
-    proposer = Proposer(listed, prepared.resolved.homes)
+    proposer = Proposer(listed, prepared.resolved.homes, prepared.resolved.workspace)
     proposals = proposer.make(Needs(judge, listed, prepared.resolved.net).of(uses))
     writable = tuple(item for item in proposals if _spelled(item.value))
     odd = [Apart(need=item.needs[0], why="a name that a profile cannot hold") for item in proposals

@@ -181,6 +181,8 @@ def _end(receipt: Receipt, end: Any) -> Iterator[tuple[str, str]]:
             yield "restore", item["restore"]
     for run in receipt.earlier:
         yield "earlier", f"run {run['run_id']} was killed, and left {len(run['persistence'])} changes"
+    for item in receipt.copyback:
+        yield "copyback", _copied(item)
     if _lost_files(receipt):
         yield "thrown away", _thrown_away(receipt, shown=len(receipt.discarded["names"]) if receipt.discarded else 0)
     for word in (*end.get("guard_lost", ()), *end.get("degraded", ())):
@@ -206,6 +208,10 @@ def after(receipt: Receipt, *, hints: bool) -> Iterator[str]:
         known = True
     if end.get("limit_hit") not in (None, "wall"):  # the launcher itself says that the time was up
         yield f"ended by the {str(end['limit_hit']).replace('_', ' ')} limit"
+    for item in receipt.copyback:
+        if item["result"] not in ("unchanged", "written"):
+            known = True
+            yield f"not copied back: {_copied(item)}"
     if _lost_files(receipt):
         yield f"written to the private home and thrown away: {_thrown_away(receipt, shown=_SHOWN)}"
     failed = bool(end.get("exit_code")) or (end.get("signal") and end["signal"] not in _ASKED)
@@ -216,6 +222,17 @@ def after(receipt: Receipt, *, hints: bool) -> Iterator[str]:
         yield "hint: stockade learn -- CMD shows what was missing"
 
 
+def _copied(item: Mapping[str, Any]) -> str:
+    """Return ``~/.x: conflict, the box's version is /state/copyback/RUN/0``."""
+    kept = f", the box's version is {item['kept']}" if item.get("kept") else ""
+    return f"{_short(item['path'])}: {str(item['result']).replace('_', ' ')}{kept}"
+
+
+def _short(path: str) -> str:
+    home = os.path.expanduser("~").rstrip("/") + "/"
+    return "~/" + path[len(home):] if path.startswith(home) else path
+
+
 def _lost_files(receipt: Receipt) -> int:
     return 0 if receipt.discarded is None else int(receipt.discarded["files"])
 
@@ -224,8 +241,7 @@ def _thrown_away(receipt: Receipt, *, shown: int) -> str:
     """Return ``2 files (1.5 KiB): ~/.foo, ~/.bar``; names are the command's, escaped by who prints them."""
     lost = receipt.discarded
     assert lost is not None
-    home = os.path.expanduser("~").rstrip("/") + "/"
-    names = ["~/" + name[len(home):] if name.startswith(home) else name for name in lost["names"][:shown]]
+    names = [_short(name) for name in lost["names"][:shown]]
     files, least = lost["files"], "" if lost["complete"] else "at least "
     more = f" and {files - len(names)} more" if files > len(names) else ""
     return f"{least}{files} file{'s' * (files != 1)} ({size(lost['bytes'])}): {', '.join(names)}{more}"

@@ -16,6 +16,7 @@ from stockade.frozen import dataclass, field
 from stockade.plan import (
     appearing,
     canonical,
+    copyback,
     discover,
     gitfacts,
     guards,
@@ -104,7 +105,7 @@ def compile_plan(resolved: Resolved, host: HostFacts, decision: Decision,
     later = appearing.plan_rows(want) if stored else []
     mounts = _within_memory(table.finish(), want)
     plan = {**_plan(want, mounts, found, command, keep_env), "promises": promises, "appearing": later,
-            "discards": _discards(mounts, want)}
+            "discards": _discards(mounts, want), "copyback": copyback.plan_rows(want, resolved, mounts)}
     _parametrise(plan, want.workspace)
     inputs.make_cache_dirs(want, resolved)
     data = canonical.canonical(plan)

@@ -149,6 +149,9 @@ class Needs:
                     listing=use.call in _LISTS and os.path.isdir(path))
 
     def _change(self, path: str, use: Use) -> Need | None:
+        makes = use.call.startswith("mkdir")
+        if makes and os.path.isdir(path):
+            return None  # what was made in a private home is there on the host
         names = use.call in _NAMES or not os.path.lexists(path)
         if use.result == "ok":
             seen = self._judge.view.look(path)
@@ -164,7 +167,7 @@ class Needs:
             return None
         why_not, option = self._kept_from(path, verdict, "write")
         return Need(kind="write", path=path, rule=verdict.rule, promise=verdict.promise, names=names,
-                    directory=use.call.startswith("mkdir"), why_not=why_not, option=option)
+                    directory=makes, why_not=why_not, option=option)
 
     def _kept_from(self, path: str, verdict: Verdict, kind: str) -> tuple[str, tuple[str, ...]]:
         """Return why a need is not proposed, and the option that grants it; empty where nothing is against it."""
@@ -214,8 +217,6 @@ def _host_would(path: str, call: str, *, names: bool) -> bool:
     there = os.path.lexists(path)
     if not names:
         return os.access(path, os.W_OK)
-    if call.startswith("mkdir") and there:
-        return False
     if not there and call.startswith(("unlink", "rmdir", "rename")):
         # Of a rename the new name counts; the old one must be there.
         return call.startswith("rename") and _parent_writable(path)

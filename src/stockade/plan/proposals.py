@@ -49,10 +49,11 @@ class Apart:
 
 
 class Proposer:
-    """Makes proposals of needs. Args: homes: the user's, the first one is written as ``~``."""
+    """Makes proposals of needs. Args: homes: the user's; workspace: what lies around it is no tool's own."""
 
-    def __init__(self, listed: Listed, homes: tuple[str, ...]) -> None:
+    def __init__(self, listed: Listed, homes: tuple[str, ...], workspace: str) -> None:
         self._listed, self._homes = listed, homes
+        self._around = (*homes, workspace)
         self._bases = frozenset(f"{home}/{base}" for home in homes for base in BASES)
         self.apart: list[Apart] = []
 
@@ -76,7 +77,7 @@ class Proposer:
     def wide(self, directory: str) -> bool:
         """Tell whether a directory shows more than the tool's own."""
         return (is_shared(directory) or directory in self._bases or self._listed.holds_secret(directory)
-                or any(is_below(home, directory) for home in self._homes))
+                or any(is_below(inner, directory) for inner in self._around))
 
     # -- reading ---------------------------------------------------------------------------------
 

@@ -194,6 +194,7 @@ def _end_record(journal: Journal, status: int, *, timed_out: bool) -> dict[str, 
         "exit_code": status if status >= 0 else None, "signal": -status if status < 0 else None,
         "limit_hit": "wall" if timed_out else None, "wall_ms": int((time.monotonic() - journal.started) * 1000),
         "cpu_ms": None, "max_rss_bytes": None, "persistence": [], "earlier": [], "guard_lost": [], "discarded": None,
+        "copyback": [],
         "net_denied": None, "inside": 0, "degraded": list(journal.degraded),
     }
 

@@ -180,6 +180,11 @@ class Receipt:
         """
         return None if self.end is None else self.end.get("discarded")
 
+    @property
+    def copyback(self) -> tuple[Mapping[str, Any], ...]:
+        """Files of the home that were to be copied back: ``path``, ``result``, ``kept`` (what could not go back)."""
+        return () if self.end is None else tuple(self.end.get("copyback", ()))
+
     def to_json(self) -> dict[str, Any]:
         """Return both records as one plain table, and what they come to together."""
         return {"schema": SCHEMA, "launch": dict(self.launch),

@@ -55,7 +55,11 @@ class ConfigRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateRef:
-    """A file that its tool saves by rename: mode ``env``, the variable moves it into ``dir``."""
+    """A file that its tool saves by rename.
+
+    Mode ``env``: the variable moves it into ``dir``. Mode ``copyback``: it is copied into the private
+    home, and back when the box ends.
+    """
 
     path: PathRef
     mode: str
@@ -237,8 +241,11 @@ def _config(document: Document, table: Mapping[str, Any]) -> ConfigRef:
 
 def _state(document: Document, table: Mapping[str, Any]) -> StateRef:
     document.check_keys(table, ("path", "mode", "env", "dir"), "state")
-    mode = document.checked("state", lambda value: choice("mode", value, ("env",)),
+    mode = document.checked("state", lambda value: choice("mode", value, ("env", "copyback")),
                             _needed(document, table, "state", "mode"))
+    if mode == "copyback":
+        document.check_keys(table, ("path", "mode"), "state")
+        return StateRef(path=path_ref(document, "state", table.get("path")), mode=mode)
     directory = path_ref(document, "state", table["dir"]) if "dir" in table else None
     if directory is None or not table.get("env"):
         raise document.error("key 'state': mode env needs the keys env and dir", "state")

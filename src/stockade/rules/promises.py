@@ -96,8 +96,8 @@ PROMISES: tuple[Promise, ...] = (
         tiers=_ALL, needs=_with_home("mounts", "guards")),
     Promise(
         id="fs.write_roots",
-        statement="content, names and sizes outside the write roots, the private temp and granted "
-                  "caches cannot be changed",
+        statement="content, names and sizes outside the write roots, the private temp, granted caches "
+                  "and files that a profile copies back cannot be changed",
         tiers=_ALL, needs=_with_second("landlock_fs", "mounts", "fds_closed")),
     Promise(
         id="fs.metadata",

@@ -386,7 +386,7 @@ class _Resolver:
             for item in profile.state:
                 where = expand(item.path, self.places, origin)
                 directory = expand(item.dir, self.places, origin) if item.dir else None
-                if where is not None:
+                if where is not None and (item.mode == "env" or self._keep_from_file(where)):
                     state[where.path] = StateSpec(path=where.path, mode=item.mode, env=item.env,
                                                   dir=directory.path if directory else None)
         # `run --profile claude -- sh` starts a shell: the tool's own switches are not for it.

@@ -92,7 +92,7 @@ def test_an_unknown_name_shows_the_nearest_of_all_places(places: tuple[ProfileSt
     ('net = ["a.example"]', "network lists"),
     ('class = "robot"', "'robot'"),
     ('class = "first_party"', "claim"),
-    ('state = [{path = "~/x", mode = "copyback"}]', "copyback"),
+    ('state = [{path = "~/x", mode = "copyback", env = "X"}]', "state.env"),
     ('accept = ["fs.hom"]', "fs.hom"),
     ('env = ["*"]', "fewer than 3"),
     ('env = ["A=B"]', "'A=B'"),

@@ -1,0 +1,173 @@
+"""Files that tools save by rename: into the private home, and back.
+
+The command chooses what lies under the name at the end, the host may have saved the file meanwhile:
+each is shown to lose nothing and to change nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from requirements import requirement
+from support.actors import Actor
+from support.boxes import BoxRun, op, worked
+from support.cli import environment, line, stockade
+from support.live import LiveBox
+from support.terminal import Terminal
+from support.trees import changes, snapshot
+
+NAME = ".tool-state.json"
+
+
+@pytest.fixture
+def state(actor: Actor) -> Iterator[str]:
+    """A state file of the home with one setting in it."""
+    yield actor.put(f"{actor.home}/{NAME}", "before\n", 0o640)
+    actor.remove(f"{actor.home}/{NAME}")
+
+
+def profile(actor: Actor, *paths: str, extra: str = "") -> str:
+    """A profile that copies the paths back."""
+    tables = "".join(f'[[state]]\npath = "{path}"\nmode = "copyback"\n' for path in paths or (f"~/{NAME}",))
+    return actor.put(f"{actor.home}/copyback.toml", f'schema = "profile.v1"\ndescription = "x"\n{extra}\n{tables}', 0o644)
+
+
+def save(actor: Actor, script: str, *paths: str, tier: str = "strict", **kwargs: Any) -> BoxRun:
+    """Run a script in a box with the profile."""
+    return actor.run(["/bin/sh", "-ec", script], tier=tier, profile=[profile(actor, *paths)], **kwargs)
+
+
+def results(run: BoxRun) -> list[str]:
+    """What was done with each file."""
+    return [row["result"] for row in run.receipt["end"]["copyback"]]
+
+
+BY_RENAME = f"test \"$(cat ~/{NAME})\" = before; echo after > ~/.tmp-1; mv ~/.tmp-1 ~/{NAME}"
+IN_PLACE = f"test \"$(cat ~/{NAME})\" = before; echo after > ~/{NAME}"
+
+
+@requirement("end.copyback")
+@pytest.mark.parametrize("script", [BY_RENAME, IN_PLACE, f"{IN_PLACE}; chmod 0 ~/{NAME}"])
+def test_what_the_tool_saved_is_on_the_host_whole_with_its_mode_and_nothing_else_is(actor: Actor, state: str, script: str) -> None:
+    profile(actor)
+    before = snapshot(actor.host(actor.home), (".local",))
+    run = save(actor, f"echo lost > ~/.other; {script}")
+    assert run.returncode == 0 and results(run) == ["written"], run.raw
+    info = actor.host(state).stat()
+    assert (actor.host(state).read_text(), info.st_mode & 0o7777, info.st_uid) == ("after\n", 0o640, actor.uid)
+    assert set(changes(before, snapshot(actor.host(actor.home), (".local",)))) == {NAME, "copyback.toml"}
+    assert run.receipt["end"]["discarded"]["names"] == [f"{actor.home}/.other"]
+    assert run.receipt["effective_tier"] == "strict"
+
+
+@requirement("end.copyback")
+@pytest.mark.parametrize(("script", "result"), [
+    ("true", "unchanged"), (f"cat ~/{NAME} > /dev/null", "unchanged"), (f"rm ~/{NAME}", "removed"),
+    (f"rm ~/{NAME}; ln -s /etc/passwd ~/{NAME}", "not_a_file"), (f"rm ~/{NAME}; mkfifo ~/{NAME}", "not_a_file"),
+    (f"rm ~/{NAME}; mkdir ~/{NAME}", "not_a_file"), (f"truncate -s 17M ~/{NAME}", "too_large")])
+def test_what_is_no_new_content_leaves_the_hosts_file_untouched(actor: Actor, state: str, script: str, result: str) -> None:
+    before = actor.host(state).stat()
+    assert results(save(actor, script)) == [result]
+    after = actor.host(state).stat()
+    assert (actor.host(state).read_text(), after.st_ino, after.st_mtime_ns) == ("before\n", before.st_ino, before.st_mtime_ns)
+
+
+@requirement("end.copyback")
+def test_a_file_that_was_not_there_is_made_and_a_deep_one_too(actor: Actor) -> None:
+    actor.make_dir(f"{actor.home}/.config/tool")
+    deep = "~/.config/tool/state.json"
+    run = save(actor, f"echo new > ~/{NAME}; echo deep > {deep}; echo lone > ~/.none/x", f"~/{NAME}", deep, "~/.never-made", "~/.none/x")
+    assert results(run) == ["written", "written", "unchanged", "failed"], run.raw
+    assert actor.host(run.receipt["end"]["copyback"][3]["kept"]).read_text() == "lone\n" and not actor.host(f"{actor.home}/.none").exists()
+    for path, text in ((NAME, "new\n"), (".config/tool/state.json", "deep\n")):
+        got = actor.host(f"{actor.home}/{path}")
+        assert (got.read_text(), got.stat().st_mode & 0o777, got.stat().st_uid) == (text, 0o600, actor.uid)
+        actor.remove(f"{actor.home}/{path}")
+
+
+@requirement("end.copyback")
+@pytest.mark.parametrize("how", ["in place", "by rename", "removed", "link"])
+def test_a_file_that_the_host_saved_meanwhile_is_never_overwritten_and_the_boxes_version_is_kept(actor: Actor, state: str, how: str) -> None:
+    with LiveBox(actor, tier="strict", profile=[profile(actor)]) as box:
+        worked(box.ask([op("create", "new", path=f"{state}.tmp", text="box\n", keep=True), op("rename", "over", path=f"{state}.tmp", to=state, keep=True)]))
+        actor.sh({"in place": f"echo host > {state}", "by rename": f"echo host > {state}.x; mv {state}.x {state}", "removed": f"rm {state}",
+                  "link": f"rm {state}; ln -s {actor.elsewhere} {state}"}[how])
+        box.finish()
+        [row] = box.records(until="end")["end"]["copyback"]
+    assert row["result"] == "conflict" and actor.host(row["kept"]).read_text() == "box\n"
+    assert actor.host(row["kept"]).stat().st_mode & 0o777 == 0o600
+    if how in ("in place", "by rename"):
+        assert actor.host(state).read_text() == "host\n"
+    assert os.path.lexists(actor.host(state)) is (how != "removed") and actor.host(actor.elsewhere).is_dir()
+
+
+@requirement("end.copyback")
+def test_a_host_save_alone_is_no_conflict_and_two_boxes_lose_nothing(actor: Actor, state: str) -> None:
+    with LiveBox(actor, tier="strict", profile=[profile(actor)]) as box:
+        box.ask([op("environ")])
+        assert results(save(actor, IN_PLACE)) == ["written"]
+        box.finish()
+        assert [row["result"] for row in box.records(until="end")["end"]["copyback"]] == ["unchanged"]
+    assert actor.host(state).read_text() == "after\n"
+
+
+@requirement("end.copyback")
+def test_a_linked_state_file_stays_a_link_and_its_target_is_saved(actor: Actor) -> None:
+    actor.put(f"{actor.elsewhere}/dotfile", "before\n", 0o644)
+    actor.host(f"{actor.home}/{NAME}").symlink_to(f"{actor.elsewhere}/dotfile")
+    run = save(actor, BY_RENAME)
+    assert results(run) == ["written"], run.raw
+    assert actor.host(f"{actor.home}/{NAME}").is_symlink() and actor.host(f"{actor.elsewhere}/dotfile").read_text() == "after\n"
+    actor.remove(f"{actor.home}/{NAME}")
+
+
+@requirement("end.copyback", "fs.own_state", "fs.credentials", "fs.persistence")
+@pytest.mark.parametrize("path", ["~/.bashrc", "~/.ssh/config", "~/.netrc", "~/.aws/credentials", "~/.config/stockade/policy.toml", "~/.local/state/stockade/trust.json",
+                                  "~/.config/autostart/x.desktop", "/etc/hosts", "~", "./README", "~/elsewhere/x"])
+def test_files_that_run_code_hold_secrets_or_are_granted_otherwise_cannot_come_back(actor: Actor, path: str) -> None:
+    run = save(actor, "true", path, read=[actor.elsewhere])
+    assert run.code in ("copyback_refused", "profile_invalid"), run.raw
+
+
+@requirement("end.copyback")
+@pytest.mark.parametrize("tier", ["standard", "guarded"])
+def test_where_the_home_is_not_private_it_is_refused_not_imitated(actor: Actor, state: str, tier: str) -> None:
+    run = save(actor, "true", tier=tier)
+    assert run.code == "copyback_unsupported" and "tier strict" in run.refused["text"], run.raw
+    assert actor.host(state).read_text() == "before\n"
+
+
+@requirement("end.copyback")
+def test_a_killed_supervisor_leaves_the_hosts_file_and_no_other(actor: Actor, state: str) -> None:
+    given = profile(actor)
+    before = snapshot(actor.host(actor.home), (".local",))
+    with LiveBox(actor, tier="strict", profile=[given]) as box:
+        worked(box.ask([op("create", path=f"{actor.home}/x", keep=True)]))
+        box.process.send_signal(signal.SIGKILL)
+        box.process.wait(20)
+    assert changes(before, snapshot(actor.host(actor.home), (".local",))) == {}
+
+
+@requirement("end.copyback")
+def test_the_plan_holds_the_place_and_never_the_content(actor: Actor, state: str) -> None:
+    made = actor.plan(["true"], tier="strict", profile=[profile(actor)])
+    assert made["plan"]["copyback"] == [{"source": state, "target": state}] and "before" not in json.dumps(made["plan"])
+
+
+@requirement("end.copyback")
+def test_a_conflict_is_said_on_a_terminal(actor: Actor, state: str) -> None:
+    script = f"echo box > ~/{NAME}; echo saved; read answer"
+    words = line("run", "--tier", "strict", "--profile", profile(actor), "sh", "-c", script)
+    with Terminal.bare(actor, words, env=environment(actor, NO_COLOR="1")) as screen:
+        screen.read_until("saved")
+        actor.sh(f"echo host > {state}")
+        screen.type(b"\n")
+        said = screen.read_until("copyback/") + screen.read_until("\n")
+    assert f"not copied back: ~/{NAME}: conflict, the box's version is " in said
+    assert f"~/{NAME}: conflict" in stockade(actor, "show", "last").out
