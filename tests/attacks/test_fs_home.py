@@ -65,6 +65,23 @@ def test_granted_paths_are_there_and_only_those(actor: Actor, tier: str) -> None
 
 @requirement("fs.home")
 @at_tiers("fs.home")
+def test_a_grant_that_is_written_through_a_link_is_there_under_that_name(actor: Actor, tier: str) -> None:
+    """~/.config may be a link into a directory of dotfiles; what else lies there stays out."""
+    granted = actor.put(f"{actor.home}/dotfiles/granted", "shown\n")
+    other = actor.put(f"{actor.home}/dotfiles/other", "home-needle\n")
+    actor.sh(f"ln -sfn dotfiles {actor.home}/spelled")
+    asked = [f"{actor.home}/spelled/granted", f"{actor.home}/spelled/other"]
+    ops = [op("read", path=path) for path in (*asked, granted, other)]
+    worked(actor.bare(ops))
+    run = actor.box(ops, tier=tier, read=[asked[0]])
+    assert (run.value(f"read {asked[0]}"), run.value(f"read {granted}")) == ("shown\n", "shown\n")
+    failed_with({name: run.answers[name] for name in (f"read {asked[1]}", f"read {other}")}, {"ENOENT", "EACCES"})
+    for name in ("spelled", "dotfiles"):
+        actor.remove(f"{actor.home}/{name}")
+
+
+@requirement("fs.home")
+@at_tiers("fs.home")
 def test_the_home_of_another_account_is_not_there(root: Actor, user: Actor, tier: str) -> None:
     other = user.put(f"{user.home}/open-to-all", "other", 0o644)
     ops = [op("read", path=other), op("list", "home", path=user.home)]

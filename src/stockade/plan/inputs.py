@@ -20,7 +20,7 @@ from stockade.plan import gitfacts, mountinfo, own
 from stockade.plan.files import small_text
 from stockade.plan.hiding import parents
 from stockade.plan.linux import CONFIG_DIR, owner_of
-from stockade.plan.trails import leads_out
+from stockade.plan.trails import leads_out, trail
 from stockade.plan.want import Cache, Ids, Want, below_any, is_below
 from stockade.plan.witness import Witness
 from stockade.rules import units
@@ -180,8 +180,14 @@ def _existing(grants: Iterable[Grant], what: str, resolved: Resolved) -> tuple[s
 
 
 def links(grants: Iterable[Grant]) -> dict[str, str]:
-    """Spellings of granted paths that are symbolic links: place -> real path."""
-    return {grant.path: grant.real for grant in grants if grant.path != grant.real}
+    """Symbolic links that granted paths are or lead through as they were written: place -> real path."""
+    found: dict[str, str] = {}
+    for grant in grants:
+        if grant.path != grant.real:
+            found[grant.path] = grant.real
+        if grant.spelled:
+            found.update((place, os.path.realpath(place)) for place in trail(grant.spelled)[0])
+    return found
 
 
 def _spelled(resolved: Resolved) -> tuple[tuple[str, str], ...]:

@@ -15,7 +15,7 @@ from stockade.errors import ConfigError
 from stockade.frozen import dataclass
 from stockade.paths import is_below
 from stockade.rules.layer import PathRef
-from stockade.rules.request import absolute
+from stockade.rules.request import absolute, joined
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,8 @@ class Grant:
     """One path. ``path``: as its user knows it, parent canonical; ``real``: fully resolved.
 
     Where both differ, ``path`` is a link that the box should show. ``named``: an argument named
-    it, so its absence is an error of the caller.
+    it, so its absence is an error of the caller. ``spelled``: how it was written, where that leads through
+    symbolic links before its last name.
     """
 
     path: str
@@ -31,6 +32,7 @@ class Grant:
     origin: str
     optional: bool = False
     named: bool = False
+    spelled: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +60,9 @@ class Places:
         return "above the state home" if is_below(self.state_home, path) else None
 
 
-def named_grant(path: str) -> Grant:
+def named_grant(path: str, spelled: str = "") -> Grant:
     """Return the grant of a path that an argument named; it is absolute already."""
-    return Grant(path=path, real=os.path.realpath(path), origin="argument", named=True)
+    return Grant(path=path, real=os.path.realpath(path), origin="argument", named=True, spelled=spelled)
 
 
 def expand(ref: PathRef, places: Places, origin: str) -> Grant | None:
@@ -80,7 +82,9 @@ def expand(ref: PathRef, places: Places, origin: str) -> Grant | None:
         if why:
             raise ConfigError("path_invalid", f"{origin} path {ref.text!r}: the variable names {why}",
                               hint=f"unset it, or point it to a directory of its own: {ref.text.split('/')[0]}")
-    return Grant(path=path, real=os.path.realpath(path), origin=origin, optional=optional)
+    written = joined(origin, text, places.workspace, places.home)
+    return Grant(path=path, real=os.path.realpath(path), origin=origin, optional=optional,
+                 spelled="" if path == os.path.normpath(written) else written)
 
 
 def unique(grants: Iterable[Grant]) -> tuple[Grant, ...]:

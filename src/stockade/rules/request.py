@@ -54,7 +54,8 @@ REFUSED_OPTIONS: Mapping[str, tuple[Any, str]] = {
 class Request:
     """What the caller wants, checked. ``None`` and ``()`` mean: left open.
 
-    Paths are absolute; ``cwd`` is canonical. ``env_source`` None stands for ``os.environ`` at the
+    Paths are absolute; ``cwd`` is canonical. ``spelled``: how the caller wrote those of read and write
+    that lead through symbolic links, by path. ``env_source`` None stands for ``os.environ`` at the
     start. ``ceiling``: what ``Sandbox.narrow`` took away. Values of variables are kept out of
     ``repr``: requests are logged.
     """
@@ -68,6 +69,7 @@ class Request:
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
     hide: tuple[str, ...] = ()
+    spelled: tuple[tuple[str, str], ...] = ()
     sockets: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
@@ -106,6 +108,9 @@ def build_request(args: Sequence[str | bytes | os.PathLike[str]], **options: Any
         name: tuple(absolute(name, item, cwd, home) for item in items(options.get(name)))
         for name in ("read", "write", "hide")
     }
+    written = [joined(name, item, cwd, home) for name in ("read", "write") for item in items(options.get(name))]
+    pairs = zip((*fields["read"], *fields["write"]), written, strict=True)
+    fields["spelled"] = tuple((path, text) for path, text in pairs if path != os.path.normpath(text))
     fields.update({name: check(options.get(name)) for name, check in _CHECKS.items()})
     return Request(
         argv=argv, cwd=cwd, cwd_named=options.get("cwd") is not None, env_source=env_source, **fields,
@@ -191,12 +196,16 @@ def absolute(name: str, value: Any, cwd: str, home: str) -> str:
     The last name stays so that a granted link appears under the name its user knows; ``..`` is
     resolved by the kernel's rules, not by text (``link/..`` is not ``.``).
     """
-    text = expand_home(check_path(name, value), home)
-    joined = os.path.join(cwd, text)
-    parent, last = os.path.split(joined.rstrip("/") or "/")
+    text = joined(name, value, cwd, home)
+    parent, last = os.path.split(text.rstrip("/") or "/")
     if last in ("", ".", ".."):
-        return os.path.realpath(joined)
+        return os.path.realpath(text)
     return check_path(name, os.path.join(os.path.realpath(parent), last))
+
+
+def joined(name: str, value: Any, cwd: str, home: str) -> str:
+    """Return the path absolute, as it was written."""
+    return os.path.join(cwd, expand_home(check_path(name, value), home))
 
 
 def expand_home(text: str, home: str) -> str:

@@ -209,8 +209,9 @@ class _Resolver:
     # -- lists ----------------------------------------------------------------------------------
 
     def _paths(self, key: str) -> Iterator[Grant]:
+        spelled = dict(self.request.spelled)
         for path in getattr(self.request, key):
-            yield self._allowed_grant(named_grant(path), key)
+            yield self._allowed_grant(named_grant(path, spelled.get(path, "")), key)
         for slot in self.slots:
             refs: tuple[PathRef, ...] = slot.layer.paths.get(key, ())
             if refs and slot.narrow_only and key != "hide":
