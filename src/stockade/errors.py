@@ -140,6 +140,8 @@ CODES: dict[str, Code] = {
                          "replaced"),
     "persistence_changed": Code("places that run code later changed, and the run was to fail if they did",
                                 "stockade show RUN names them"),
+    "persistence_unwatched": Code("tier off compares nothing before and after a run, so nothing follows from it",
+                                  "ask for a tier with a box, or leave on_persistence out"),
     "copyback_unsupported": Code("a file can be copied back only from a private home, which strict has",
                                  "ask for tier strict, or move the file into a granted directory with mode env"),
     "copyback_refused": Code("a profile names a file to copy back that no box may write",

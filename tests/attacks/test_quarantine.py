@@ -267,6 +267,14 @@ def test_fail_ends_typed_with_the_commands_status_in_the_receipt(actor: Actor, f
 
 
 @requirement("end.fail")
+@pytest.mark.parametrize("word", ["fail", "quarantine"])
+def test_where_nothing_is_compared_the_words_are_refused(actor: Actor, fresh_repo: str, word: str) -> None:
+    run = actor.run(["/bin/sh", "-c", "echo x > ran"], tier="off", cwd=fresh_repo, accept=["off"], on_persistence=word)
+    assert run.code == "persistence_unwatched" and not actor.host(f"{fresh_repo}/ran").exists()
+    assert leave(actor, fresh_repo, "true", tier="off", caller="operator", accept=["off"], on_persistence="report").returncode == 0
+
+
+@requirement("end.fail")
 def test_fail_counts_what_could_not_be_looked_at(actor: Actor, fresh_repo: str) -> None:
     if actor.is_root:
         script = "mkdir -p .claude/1/2/3/4/5/6/7/8/9"

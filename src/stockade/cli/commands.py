@@ -34,8 +34,8 @@ BOX = (
     Option(name="--files", metavar="N", help="open files of each process"),
     Option(name="--tmp", metavar="memory[:SIZE]|disk", complete="tmp", help="where the private /tmp is"),
     Option(name="--cache", metavar="keep|ephemeral|off", complete="cache", help="caches of the profile"),
-    Option(name="--on-persistence", metavar="report", complete="persistence",
-           help="what happens to new places that run code later"),
+    Option(name="--on-persistence", metavar="report|quarantine|fail", complete="persistence",
+           help="new places that run code later: say so, move them away, or fail the run"),
     Option(name="--device", metavar="D", repeat=True, complete="file", help="a device below /dev"),
     Option(name="--accept", metavar="TIER|PROMISE", repeat=True, complete="accept",
            help="what may be lost instead of a refusal"),
@@ -56,10 +56,12 @@ _RUN = Command(
          "Stockade itself. 126: not executable. 127: not found.",
     more=("On standard error, each line begins with 'stockade:'. Always: errors, what the box gives up or does not "
           "get, and the hint after a git command that could not write its configuration. On a terminal also: the tier, "
-          "limits that ended the box, new places that run code later, and a hint after a failure; elsewhere this "
-          "process becomes the launcher at once and nothing stays to say them: --receipt FILE or stockade show last "
+          "limits that ended the box, new places that run code later, files of the home that are lost, and a hint "
+          "after a failure; elsewhere this process becomes the launcher at once and nothing stays to say them: "
+          "--receipt FILE or stockade show last "
           "has them.",),
     examples=("stockade run -- sh -c 'echo in a box'", "stockade run --tier strict --receipt - true",
+              "stockade run --on-persistence fail -- sh -c 'echo built > out.txt'",
               "stockade run --tier strict --net host --env GREETING=hello --timeout 30s -- sh -c 'echo $GREETING'"))
 
 _SHELL = Command(

@@ -32,7 +32,8 @@ def values(kind: str) -> tuple[str, ...]:
     words = {
         "tier": (*TIER_NAMES, "auto"), "class": CALLER_NAMES, "profile": profile_names(), "net": ("none", "host"),
         "socket": sorted(grant_names("sockets")), "allow": sorted(grant_names("allow")), "tmp": ("memory", "disk"),
-        "cache": ("keep", "ephemeral", "off"), "persistence": ("report",), "shell": SHELLS, "run": ("last",),
+        "cache": ("keep", "ephemeral", "off"), "persistence": ("report", "quarantine", "fail"),
+        "shell": SHELLS, "run": ("last",),
         "accept": (*TIER_NAMES, *sorted(PROMISE_IDS)), "subcommand": [inner.name for inner in ROOT.commands],
     }
     return tuple(words.get(kind, ()))

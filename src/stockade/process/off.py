@@ -113,6 +113,9 @@ def _environment(prepared: Prepared) -> EnvResult:
 def _decided(prepared: Prepared, result: EnvResult, supervisor: dict[str, Any] | None) -> Journal:
     """Record the decision before acting."""
     resolved = prepared.resolved
+    if prepared.request.on_persistence not in (None, "report"):
+        raise Refused("persistence_unwatched", f"on_persistence {prepared.request.on_persistence!r}: got tier off, "
+                      "expected one with a box")
     launch = _launch_record(prepared, result, supervisor)
     degraded = ["unconfined", *audit_note(resolved)]
     try:
