@@ -70,6 +70,9 @@ def test_the_cache_that_was_not_used_longest_goes_at_a_later_start(actor: Actor,
     boxed(actor, "true", cwd=places[0])  # now "two" is the oldest
     assert len(stockade(actor, "cache", "list", "--json").json()["caches"]) == 3, "the look was not due"
     due(actor, caches)
+    for words in (("explain", "--tier", "strict", "--profile", "npm", "--", "sh"), ("why", "--profile", "npm", ".")):
+        assert stockade(actor, *words, cwd=places[2]).status == 0
+    assert len(stockade(actor, "cache", "list", "--json").json()["caches"]) == 3, "nothing was started"
     boxed(actor, "true", cwd=places[2])
     kept = [row["workspace"] for row in stockade(actor, "cache", "list", "--json").json()["caches"]]
     assert sorted(kept) == sorted([places[0], places[2]])

@@ -111,8 +111,6 @@ def _compiled(request: Request, stored: bool) -> Prepared:
     if decision.kind == "wrap":
         keep = tuple(name for name, _ in resolved.set_env) if stored else ()
         compiled = compile_plan(resolved, host, decision, keep_env=keep, stored=stored)
-        if resolved.caches and resolved.cache == "keep":
-            _mind_caches(resolved)
     return Prepared(request=request, resolved=resolved, decision=decision, compiled=compiled)
 
 
@@ -206,8 +204,10 @@ def launch_of(prepared: Prepared, options: Mapping[str, Any], tmp: str | None = 
     ``_start_in`` (a sandbox's per-call cwd) only moves the start: the plan stays the same, and a
     directory that the box does not have is the launcher's ``chdir_denied``.
     """
-    compiled = prepared.compiled
+    compiled, resolved = prepared.compiled, prepared.resolved
     assert compiled is not None
+    if resolved.caches and resolved.cache == "keep":
+        _mind_caches(resolved)
     timeout = options.get("timeout")
     binds = dict(compiled.binds)
     if tmp is not None:
