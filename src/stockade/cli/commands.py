@@ -98,8 +98,9 @@ _LEARN = Command(
     more=("Watching slows a command that names many files, and strace or gdb do not work inside meanwhile. What it "
           "proposes is what this one run asked for: read it before you keep it. Credential stores, places that run "
           "code later and control sockets are named apart, with the option that would grant them, never proposed.",),
-    examples=("stockade learn -- sh -c 'cat /etc/hostname'", "stockade learn --tier strict --json -- true",
-              "stockade learn --tier strict --save mytool -- sh -c 'ls ~ >/dev/null'"))
+    examples=("echo hello > ~/note.txt; stockade learn --tier strict -- cat ~/note.txt || true",
+              "echo hello > ~/note.txt; stockade learn --tier strict --save mytool -- cat ~/note.txt || true",
+              "stockade learn --tier strict --json -- true"))
 
 _DOCTOR = Command(
     name="doctor", summary="what this host can keep, tried with real boxes, and the remedy", handler="doctor:doctor",
