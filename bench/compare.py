@@ -167,6 +167,7 @@ def table(base: Path) -> int:
         print(f"| {name} | `{promise}` | " + " | ".join(columns[tool][name] for tool in shown) + " |")
     for name, reason in broken.items():
         print(f"\n{name}: {reason}")
+    print(f"\nVersions: {', '.join(others.versions(base / 'tools'))}")
     return 0
 
 

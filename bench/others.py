@@ -44,6 +44,21 @@ def _try(tools: Path, name: str, argv: Sequence[str]) -> None:
         (tools / f"{name}.failed").write_text(f"not installed: {reason[:200]}")
 
 
+def versions(tools: Path) -> Iterator[str]:
+    """Yield name and release of bubblewrap and of each peer that was installed: always its newest."""
+    yield " ".join(subprocess.run(["bwrap", "--version"], capture_output=True, text=True, check=True).stdout.split())
+    listed = [str(tools / "python-peers" / "bin" / "pip"), "list", "--format", "json", "--disable-pip-version-check"]
+    done = subprocess.run(listed, capture_output=True, text=True, check=True)
+    found = {row["name"]: row["version"] for row in json.loads(done.stdout)}
+    for name, package in PYTHON_PEERS.items():
+        if package in found:
+            yield f"{name} {found[package]}"
+    for name, package in NODE_PEERS.items():
+        described = tools / name / "node_modules" / package / "package.json"
+        if described.exists():
+            yield f"{name} {json.loads(described.read_text())['version']}"
+
+
 def commands(world: World) -> Iterator[tuple[str, list[str]]]:
     """Yield the peers that are commands."""
     tools = world.base / "tools"
