@@ -16,11 +16,11 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use serde::{Deserialize, Serialize};
 
 use crate::discard::{Place, RESOLVE};
-use crate::persist::journal::{make_dir, open_dir};
 use crate::persist::walk::Entry;
 use crate::plan::Plan;
 use crate::report::{show, Refusal};
 use crate::steps::mounts::{self, split, Root};
+use crate::sys::{make_dir, open_dir};
 use crate::{sys, ulid};
 
 const MAX_BYTES: u64 = 16 << 20;

@@ -255,6 +255,20 @@ pub fn openat(dir: RawFd, name: &CStr, flags: i32, mode: libc::mode_t) -> io::Re
     owned(i64::from(unsafe { libc::openat(dir, name.as_ptr(), flags, mode) }))
 }
 
+/// A directory for use, by a name of one part or a whole path.
+pub fn open_dir(at: RawFd, name: &CStr) -> io::Result<OwnedFd> {
+    openat(at, name, libc::O_RDONLY | libc::O_DIRECTORY, 0)
+}
+
+/// Mode 0700; one that is there will do.
+pub fn make_dir(at: RawFd, name: &CStr) -> io::Result<()> {
+    // SAFETY: name outlives the call.
+    match check(i64::from(unsafe { libc::mkdirat(at, name.as_ptr(), 0o700) })) {
+        Err(e) if e.raw_os_error() == Some(libc::EEXIST) => Ok(()),
+        other => other.map(drop),
+    }
+}
+
 pub fn prctl(option: i32, arg: u64) -> io::Result<()> {
     // SAFETY: the options used here take integers only.
     check(i64::from(unsafe { libc::prctl(option, arg, 0, 0, 0) })).map(drop)

@@ -20,6 +20,7 @@ use super::asked::Persistence;
 use super::walk::{list_dir, Entry, Seen};
 use super::{Root, Snapshot, State};
 use crate::spool::HeldSignal;
+use crate::sys::{make_dir, open_dir};
 use crate::{sys, ulid};
 
 const SCHEMA: &str = "stockade.journal.v1";
@@ -317,17 +318,4 @@ fn marks(watched: &[Persistence]) -> Vec<String> {
 
 fn within(inner: &str, outer: &str) -> bool {
     inner.strip_prefix(outer.trim_end_matches('/')).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
-pub fn open_dir(at: RawFd, name: &CStr) -> io::Result<OwnedFd> {
-    sys::openat(at, name, libc::O_RDONLY | libc::O_DIRECTORY, 0)
-}
-
-/// Mode 0700; one that is there will do.
-pub fn make_dir(at: RawFd, name: &CStr) -> io::Result<()> {
-    // SAFETY: name outlives the call.
-    match sys::check(i64::from(unsafe { libc::mkdirat(at, name.as_ptr(), 0o700) })) {
-        Err(e) if e.raw_os_error() == Some(libc::EEXIST) => Ok(()),
-        other => other.map(drop),
-    }
 }

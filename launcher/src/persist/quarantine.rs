@@ -16,10 +16,10 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use serde::Serialize;
 
 use super::asked::{OnPersistence, Quarantine};
-use super::journal::{make_dir, open_dir, Journal, Move};
+use super::journal::{Journal, Move};
 use super::walk::{open_root, Entry, Node};
 use super::{compile, index, Change, ChangeKind, Root, Snapshot};
-use crate::sys;
+use crate::sys::{self, make_dir, open_dir};
 
 /// Between file systems the content is copied; a larger file stays where it is.
 const COPY_MAX_BYTES: u64 = 64 << 20;

@@ -9,11 +9,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString};
 use std::io;
 use std::mem::{offset_of, MaybeUninit};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use serde::{Deserialize, Serialize};
 
 use crate::glob::{matches, Case};
+use crate::sys::open_dir;
 
 /// Entries that one `*` or `**` may look at.
 pub const PATTERN_ENTRIES: usize = 2_000;
@@ -316,17 +317,6 @@ pub fn lookup(root: RawFd, path: &[u8]) -> Option<Entry> {
 pub fn open_root(path: &str) -> io::Result<OwnedFd> {
     let resolve = crate::sys::RESOLVE_NO_SYMLINKS | crate::sys::RESOLVE_NO_MAGICLINKS;
     crate::sys::openat2(libc::AT_FDCWD, path, libc::O_RDONLY | libc::O_DIRECTORY, resolve)
-}
-
-fn open_dir(dir: RawFd, name: &CStr) -> io::Result<OwnedFd> {
-    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
-    // SAFETY: the name is NUL-terminated and outlives the call.
-    let fd = unsafe { libc::openat(dir, name.as_ptr(), flags) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just given us this descriptor.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Names of a small directory in lower case, or nothing where only a lookup can tell:
