@@ -74,13 +74,9 @@ pub const CODES: &[(&str, u8, &str)] = &[
     ("interpreter_changed", 14, "the box finds another file under this name; name the command by its full path"),
     ("promise_not_kept", 14, "ask for a lower tier, or accept the missing promises by name"),
     ("report_failed", 14, "the reader of the receipt went away; keep the report descriptor open"),
-    (
-        "journal_failed",
-        14,
-        "what is in the write roots could not be noted; check space and permissions of the state home",
-    ),
+    ("journal_failed", 14, "check space and permissions of the state home"),
     ("spool_failed", 14, "the audit record could not be written; check space and permissions of the state home"),
-    ("start_timed_out", 7, "the command did not start in time; a file system may hang, or the machine is overloaded"),
+    ("start_timed_out", 7, "look for a file system that hangs, or try again when the machine has less to do"),
     ("caller_gone", 7, "the program that asked for the box ended before it started"),
     ("resource", 0, "the machine is short of memory, descriptors or space; try again"),
 ];

@@ -147,8 +147,7 @@ CODES: dict[str, Code] = {
     "copyback_refused": Code("a profile names a file to copy back that no box may write",
                              "leave it out of the profile's state"),
     "journal_failed": Code("what the write roots hold could not be noted before the start",
-                           "what is in the write roots could not be noted; check space and permissions of the state "
-                           "home"),
+                           "check space and permissions of the state home"),
     "guard_lost": Code("a guard inside a write root disappeared and the box was ended",
                        "the host changed the guarded file; start again"),
     "proc_denied": Code("the kernel refused a fresh /proc",
@@ -189,7 +188,7 @@ CODES: dict[str, Code] = {
     "spool_failed": Code("the record could not be written",
                          "the audit record could not be written; check space and permissions of the state home"),
     "start_timed_out": Code("the command did not start in time",
-                            "the command did not start in time; a file system may hang, or the machine is overloaded"),
+                            "look for a file system that hangs, or try again when the machine has less to do"),
     "caller_gone": Code("the calling process ended", "the program that asked for the box ended before it started"),
     "resource": Code("the kernel was out of memory, descriptors or space",
                      "the machine is short of memory, descriptors or space; try again"),
