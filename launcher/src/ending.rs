@@ -52,7 +52,7 @@ pub fn finish(box_: &Supervisor) -> i32 {
             return REFUSED;
         }
         Some(report::Outcome::Persistence) => {
-            eprintln!("stockade: ended: {CHANGED}: places that run code later changed, or could not be compared");
+            eprintln!("stockade: ended: {CHANGED}: {}", box_.changed);
             return REFUSED;
         }
         _ => {}

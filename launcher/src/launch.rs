@@ -127,6 +127,7 @@ impl Session {
             stop_asked: false,
             ended: None,
             limit: None,
+            changed: String::new(),
             lost: vec![],
             degraded: vec![],
         }

@@ -59,13 +59,24 @@ pub enum ChangeKind {
     Removed,
 }
 
+impl ChangeKind {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Changed => "changed",
+            Self::Removed => "removed",
+        }
+    }
+}
+
 /// The answer of `Snapshot::compare`.
 #[derive(Debug, Default)]
 pub struct Compared {
     pub changes: Vec<Change>,
     pub degraded: Vec<String>,
-    /// A root whose plan says that any change fails the run has one, or could not be compared.
-    pub failed: bool,
+    /// The first root whose plan says that any change fails the run and that has one, or
+    /// could not be compared, in one line.
+    pub failed: Option<String>,
 }
 
 /// The state of every watched root at one time.
@@ -102,8 +113,10 @@ impl Snapshot {
         for (number, root) in self.roots.iter().enumerate() {
             let before = (result.changes.len(), result.degraded.len());
             root.compare(number, &mut result);
-            let other = before != (result.changes.len(), result.degraded.len());
-            result.failed |= other && root.watched.mode == OnPersistence::Fail;
+            if root.watched.mode == OnPersistence::Fail && result.failed.is_none() {
+                let (changes, degraded) = (&result.changes[before.0..], &result.degraded[before.1..]);
+                result.failed = root.failure(changes, degraded);
+            }
         }
         result
     }
@@ -175,6 +188,21 @@ impl Root {
         self.push(result, change, Found { root: number, path: b".".to_vec(), ..Found::default() });
         let root = show(self.watched.root.as_bytes());
         result.degraded.push(format!("persistence of {root} not compared: the root is another object"));
+    }
+
+    fn failure(&self, changes: &[Change], degraded: &[String]) -> Option<String> {
+        const WANTED: &str = "expected no change in places that run code later";
+        let first = match (changes, degraded) {
+            ([], []) => return None,
+            ([first, ..], _) => {
+                format!("{}: got {} {}", show(self.watched.root.as_bytes()), first.path, first.change.word())
+            }
+            ([], [first, ..]) => first.clone() + ": got no comparison",
+        };
+        match changes.len().max(1) - 1 {
+            0 => Some(format!("{first}, {WANTED}")),
+            more => Some(format!("{first} and {more} more, {WANTED}")),
+        }
     }
 
     fn push(&self, result: &mut Compared, change: ChangeKind, found: Found) {

@@ -117,7 +117,8 @@ impl Session {
     }
 
     fn write_end(&self, box_: &mut Supervisor, out: &Out, compared: Compared, earlier: Vec<report::Earlier>) {
-        if compared.failed {
+        if let Some(what) = &compared.failed {
+            box_.changed = format!("{what} (hint: `stockade show {}` names them)", out.run_id);
             box_.ended.get_or_insert(report::Outcome::Persistence);
         }
         let mut degraded = std::mem::take(&mut box_.degraded);

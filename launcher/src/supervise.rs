@@ -47,6 +47,8 @@ pub struct Supervisor {
     /// Why the box was ended from here, if it was.
     pub ended: Option<Outcome>,
     pub limit: Option<LimitHit>,
+    /// What of the places that run code later changed, where that fails the run.
+    pub changed: String,
     pub lost: Vec<String>,
     pub degraded: Vec<String>,
 }
