@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import stat
 import tomllib
 from collections.abc import Iterator
@@ -16,8 +15,7 @@ from conftest import skip_for_gap
 from requirements import requirement
 from support.actors import PYTHON, Actor
 from support.cli import Said, environment, line, stockade
-from support.live import wait_until
-from support.terminal import Terminal
+from support.terminal import COUNT, LINES, Terminal, interrupt, suspend_and_resume
 
 TOOL = f"""#!/bin/sh
 cat ~/.config/mytool/conf || exit 3
@@ -290,35 +288,15 @@ def _on_a_terminal(actor: Actor, *words: str) -> Terminal:
 
 @requirement("learn.unnoticed")
 def test_ctrl_c_under_learn_is_one_sigint_and_the_report_comes_all_the_same(actor: Actor) -> None:
-    count = ("import signal, time\nn = [0]\nsignal.signal(2, lambda *a: n.__setitem__(0, n[0] + 1))\nprint('ready', flush=True)\nt = time.time() + 20\n"
-             "while not n[0] and time.time() < t: time.sleep(0.01)\ntime.sleep(0.3)\nprint('count', n[0], '.', flush=True)")
-    with _on_a_terminal(actor, "--", PYTHON, "-c", count) as terminal:
-        terminal.read_until("ready")
-        terminal.type(b"\x03")
-        assert terminal.read_until(" .").endswith("count 1 .")
+    with _on_a_terminal(actor, "--", PYTHON, "-c", COUNT) as terminal:
+        assert interrupt(terminal).endswith("count 1 .")
         terminal.read_until("stockade: learn: nothing was missing")
         assert terminal.wait() == 0
 
 
 @requirement("learn.unnoticed")
 def test_suspend_and_foreground_under_learn_work_from_a_shell(actor: Actor) -> None:
-    program = [PYTHON, "-c", "print('one', flush=True)\nimport sys\nprint('got', sys.stdin.readline().strip(), '.', flush=True)"]
-    script = actor.put(f"{actor.workspace}/line.sh", f"exec {shlex.join(line('learn', '--', *program))}\n", 0o755)
-    env = {**environment(actor), "PS1": "prompt> ", "HISTFILE": ""}
-    with Terminal.bare(actor, ["/bin/bash", "--norc", "--noprofile", "-i"], env=env) as terminal:
-        terminal.read_until("prompt> ")
-        terminal.type(f"sh {script}\n".encode())
-        terminal.read_until("one")
-        wait_until(lambda: terminal.foreground() != terminal.process.pid, "the program has the terminal")
-        terminal.type(b"\x1a")
-        terminal.read_until("Stopped")
-        terminal.read_until("prompt> ")
-        terminal.type(b"fg\n")
-        wait_until(lambda: terminal.foreground() != terminal.process.pid, "the program has the terminal again")
-        terminal.type(b"hello\n")
-        assert "got hello ." in terminal.read_until("hello .")
-        terminal.read_until("stockade: learn:")
-    actor.remove(script)
+    suspend_and_resume(actor, line("learn", "--", PYTHON, "-c", LINES), environment(actor), then="stockade: learn:")
 
 
 @requirement("learn.ends_as_the_command")
@@ -344,3 +322,20 @@ def test_what_was_seen_only_in_part_is_said(user: Actor) -> None:
     many = "import os\nfor n in range(200_010): os.access(f'/nope/{n}', 0)"
     done = stockade(user, "learn", "--json", "--", PYTHON, "-c", many)
     assert done.json()["cut"] >= 10 and json.loads(done.out)["whole"] is True
+
+
+@requirement("learn.profile_works")
+def test_a_base_that_the_home_lacks_is_not_told_apart_where_the_profile_works_without(actor: Actor) -> None:
+    """In a private home the tool makes ~/.cache itself; where it could not, that is told."""
+    actor.remove(f"{actor.home}/.cache")
+    actor.remove(f"{actor.home}/.local/share")
+    script = ["sh", "-c", "mkdir -p ~/.cache/lacking && echo run >>~/.cache/lacking/runs && cat ~/.cache/lacking/runs"]
+    done = stockade(actor, "learn", "--json", "--tier", "strict", "--save", "lacking", "--", *script)
+    report = done.json()
+    assert [(item["kind"], item["value"]) for item in report["proposals"]] == [("cache", f"{actor.home}/.cache/lacking")], report
+    assert report["not_proposed"] == [] and not actor.host(f"{actor.home}/.cache").exists()
+    for count in (1, 2):
+        assert stockade(actor, "run", "--quiet", "--profile", "lacking", "--", *script).out == "run\n" * count
+    told = stockade(actor, "learn", "--json", "--tier", "guarded", "--", "mkdir", f"{actor.home}/.local/share").json()
+    assert [item["path"] for item in told["not_proposed"]] == [f"{actor.home}/.local/share"], told
+    assert "make it yourself" in told["not_proposed"][0]["why"]

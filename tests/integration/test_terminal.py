@@ -12,10 +12,9 @@ import pytest
 from requirements import requirement
 from support.actors import PYTHON, Actor
 from support.live import processes_with, state_of, wait_until
-from support.terminal import Terminal
+from support.terminal import COUNT, LINES, Terminal, interrupt, suspend_and_resume
 
 TIERS = ("standard", "strict")
-COUNT = "import signal, time, os\nn = [0]\nsignal.signal(2, lambda *a: n.__setitem__(0, n[0] + 1))\nprint('ready', flush=True)\nt = time.time() + 20\nwhile not n[0] and time.time() < t: time.sleep(0.01)\ntime.sleep(0.3)\nprint('count', n[0], '.', flush=True)"
 SIZE = ("import os, signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [28])\nsignal.signal(28, lambda *a: None)\nprint('ready', flush=True)\n"
         "signal.sigwait([28])\nprint('size', *os.get_terminal_size(0), '.', flush=True)")
 
@@ -24,9 +23,7 @@ SIZE = ("import os, signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [28])\nsign
 @pytest.mark.parametrize("tier", [None, *TIERS])
 def test_one_ctrl_c_is_one_sigint(actor: Actor, tier: str | None) -> None:
     with _terminal(actor, [PYTHON, "-c", COUNT], tier) as terminal:
-        terminal.read_until("ready")
-        terminal.type(b"\x03")
-        assert terminal.read_until(" .").endswith("count 1 .")
+        assert interrupt(terminal).endswith("count 1 .")
         assert terminal.wait() == 0
 
 
@@ -58,30 +55,8 @@ def test_a_resize_reaches_the_program(actor: Actor, tier: str | None) -> None:
 @requirement("C.terminal_as_without")
 @pytest.mark.parametrize("tier", [None, *TIERS])
 def test_suspend_and_foreground_work_from_a_shell(actor: Actor, tier: str | None) -> None:
-    """A shell with job control, the launch line typed as a person would."""
-    program = [PYTHON, "-c", "print('one', flush=True)\nimport sys\nprint('got', sys.stdin.readline().strip(), '.', flush=True)"]
-    line = shlex.join(program if tier is None else actor.plan(program, tier=tier)["argv"])
-    script = actor.put(f"{actor.workspace}/line.sh", f"exec {line}\n", 0o755)
-    env = {**actor.env, "PS1": "prompt> ", "HISTFILE": ""}
-    with Terminal.bare(actor, ["/bin/bash", "--norc", "--noprofile", "-i"], env=env) as terminal:
-        terminal.read_until("prompt> ")
-        terminal.type(f"sh {script}\n".encode())
-        terminal.read_until("one")
-        wait_until(lambda: terminal.foreground() != terminal.process.pid, "the program has the terminal")
-        terminal.type(b"\x1a")
-        terminal.read_until("Stopped")
-        terminal.read_until("prompt> ")
-        terminal.type(b"echo between\n")
-        terminal.read_until("between")
-        terminal.read_until("prompt> ")
-        terminal.type(b"fg\n")
-        wait_until(lambda: terminal.foreground() != terminal.process.pid, "the program has the terminal again")
-        terminal.type(b"hello\n")
-        assert "got hello ." in terminal.read_until("hello .")
-        terminal.read_until("prompt> ")
-        terminal.type(b"exit\n")
-        assert terminal.wait() == 0
-    actor.remove(script)
+    program = [PYTHON, "-c", LINES]
+    suspend_and_resume(actor, program if tier is None else actor.plan(program, tier=tier)["argv"], actor.env)
 
 
 @requirement("C.terminal_as_without", "C.odd_callers")

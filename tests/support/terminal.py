@@ -10,6 +10,7 @@ import fcntl
 import os
 import pty
 import select
+import shlex
 import struct
 import subprocess
 import termios
@@ -18,9 +19,16 @@ from types import TracebackType
 from typing import Any
 
 from support.actors import WAIT_S, Actor
+from support.live import descendants, state_of, wait_until
 
 # Takes the terminal on standard input as its own, then becomes the program.
 TAKE = "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
+
+# Counts interrupts until it is asked.
+COUNT = ("import os, signal, sys\nn = [0]\ndef on_int(*a): n[0] += 1; os.write(1, b'interrupted ')\nsignal.signal(2, on_int)\n"
+         "print('ready', flush=True)\nsys.stdin.readline()\nprint('count', n[0], '.', flush=True)")
+# Says something, then reads a line.
+LINES = "print('one', flush=True)\nimport sys\nprint('got', sys.stdin.readline().strip(), '.', flush=True)"
 
 
 class Terminal:
@@ -91,3 +99,41 @@ class Terminal:
             self.process.kill()
             self.process.wait(WAIT_S)
         os.close(self.master)
+
+
+def interrupt(terminal: Terminal) -> str:
+    """Press Ctrl-C on ``COUNT`` and ask, once nothing is on its way any more, how often it came."""
+    terminal.read_until("ready")
+    terminal.type(b"\x03")
+    terminal.read_until("interrupted")
+    # A signal that is still to be passed on keeps somebody awake.
+    top = terminal.process.pid
+    wait_until(lambda: {state_of(pid) for pid in (top, *descendants(top))} <= {"S", None}, "everybody sleeps")
+    terminal.type(b"\n")
+    return terminal.read_until(" .")
+
+
+def suspend_and_resume(actor: Actor, argv: Sequence[str], env: dict[str, str], then: str = "") -> None:
+    """Start ``LINES`` from a shell with job control as a person would, suspend it, go on; ``then``: said at its end."""
+    script = actor.put(f"{actor.workspace}/line.sh", f"exec {shlex.join(argv)}\n", 0o755)
+    env = {**env, "PS1": "prompt> ", "HISTFILE": ""}
+    with Terminal.bare(actor, ["/bin/bash", "--norc", "--noprofile", "-i"], env=env) as terminal:
+        terminal.read_until("prompt> ")
+        terminal.type(f"sh {script}\n".encode())
+        terminal.read_until("one")
+        wait_until(lambda: terminal.foreground() != terminal.process.pid, "the program has the terminal")
+        terminal.type(b"\x1a")
+        terminal.read_until("Stopped")
+        terminal.read_until("prompt> ")
+        terminal.type(b"echo between\n")
+        terminal.read_until("between")
+        terminal.read_until("prompt> ")
+        terminal.type(b"fg\n")
+        wait_until(lambda: terminal.foreground() != terminal.process.pid, "the program has the terminal again")
+        terminal.type(b"hello\n")
+        assert "got hello ." in terminal.read_until("hello .")
+        terminal.read_until(then)
+        terminal.read_until("prompt> ")
+        terminal.type(b"exit\n")
+        assert terminal.wait() == 0
+    actor.remove(script)

@@ -50,8 +50,8 @@ class Need:
     """``kind``: ``read``, ``write``, ``socket``, ``net`` or ``device``.
 
     ``names``: names in the directory were changed, not only a file; ``directory``: it was made as
-    one; ``listing``: a directory was opened. ``why_not``: why it is not proposed; ``option``: what
-    would grant it all the same.
+    one; ``listing``: a directory was opened; ``lost``: it worked, and is thrown away with the box.
+    ``why_not``: why it is not proposed; ``option``: what would grant it all the same.
     """
 
     kind: str
@@ -61,6 +61,7 @@ class Need:
     names: bool = False
     directory: bool = False
     listing: bool = False
+    lost: bool = False
     why_not: str = ""
     option: tuple[str, ...] = ()
 
@@ -167,7 +168,7 @@ class Needs:
             return None
         why_not, option = self._kept_from(path, verdict, "write")
         return Need(kind="write", path=path, rule=verdict.rule, promise=verdict.promise, names=names,
-                    directory=makes, why_not=why_not, option=option)
+                    directory=makes, lost=use.result == "ok", why_not=why_not, option=option)
 
     def _kept_from(self, path: str, verdict: Verdict, kind: str) -> tuple[str, tuple[str, ...]]:
         """Return why a need is not proposed, and the option that grants it; empty where nothing is against it."""

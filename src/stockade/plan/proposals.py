@@ -126,7 +126,8 @@ class Proposer:
         for need in sorted(needs, key=lambda need: need.path):
             if need.path in self._bases or any(is_below(base, need.path) for base in self._bases):
                 # The tool makes sure that ~/.cache is there: in a private home it may.
-                if need.promise != "fs.home":
+                # (One that the host lacks may stand for a hidden name in it: the rule is not always of the home.)
+                if need.promise != "fs.home" and not need.lost:
                     self.apart.append(Apart(need=need, why=_NO_BASE))
                 continue
             target = self._target(need)
