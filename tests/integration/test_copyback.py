@@ -128,11 +128,21 @@ def test_a_linked_state_file_stays_a_link_and_its_target_is_saved(actor: Actor) 
 
 
 @requirement("end.copyback", "fs.own_state", "fs.credentials", "fs.persistence")
-@pytest.mark.parametrize("path", ["~/.bashrc", "~/.ssh/config", "~/.netrc", "~/.aws/credentials", "~/.config/stockade/policy.toml", "~/.local/state/stockade/trust.json",
-                                  "~/.config/autostart/x.desktop", "/etc/hosts", "~", "./README", "~/elsewhere/x"])
-def test_files_that_run_code_hold_secrets_or_are_granted_otherwise_cannot_come_back(actor: Actor, path: str) -> None:
-    run = save(actor, "true", path, read=[actor.elsewhere])
-    assert run.code in ("copyback_refused", "profile_invalid"), run.raw
+@pytest.mark.parametrize(("path", "got"), [("~/.bashrc", "a file that runs code later"), ("~/.ssh/config", "credential store"), ("~/.netrc", "credential store"),
+                                           ("~/.aws/credentials", "credential store"), ("~/.config/stockade/policy.toml", "a place of stockade's own"),
+                                           ("~/.local/state/stockade/trust.json", "a place of stockade's own"),
+                                           ("~/.config/autostart/x.desktop", "a file that runs code later"), ("/etc/hosts", "a path in no home"), ("~", "a home"),
+                                           ("./README", "which the box has already"), ("~/elsewhere/x", "which the box has already"), ("~/kept-out/x", "a name that is hidden by request"),
+                                           ("~/into", "a link into write root")])
+def test_files_that_run_code_hold_secrets_or_are_granted_otherwise_cannot_come_back(actor: Actor, path: str, got: str) -> None:
+    actor.remove(f"{actor.home}/into")
+    actor.host(f"{actor.home}/into").symlink_to(f"{actor.workspace}/README")
+    actor.make_dir(f"{actor.home}/kept-out")
+    run = save(actor, "true", path, read=[actor.elsewhere], hide=[f"{actor.home}/kept-out"])
+    actor.remove(f"{actor.home}/into")
+    assert run.code == "copyback_refused", run.raw
+    said, _, expected = run.refused["message"].partition(", expected ")
+    assert said.startswith("state '/") and ": got " in said and got in said and expected, run.refused
 
 
 @requirement("end.copyback")

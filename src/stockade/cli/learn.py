@@ -83,15 +83,15 @@ def _place(name: str | None) -> Place | None:
     if name is None:
         return None
     if not _NAME.fullmatch(name) or name.endswith(".toml"):
-        raise ConfigError("value_invalid", f"--save {name!r}: not a name",
+        raise ConfigError("value_invalid", f"--save {name!r}: got a path or an odd word, expected a name",
                           hint="a name such as mytool; the file is made in your profiles directory")
     path = os.path.realpath(os.path.join(str(config_home(os.environ)), "profiles", f"{name}.toml"))
     document = read_toml(path, "profile_invalid")
     if document is not None:
         parse_profile(document, name, USER)
     elif name in profile_names():
-        raise ConfigError("value_invalid", f"--save {name!r}: a built-in profile has that name",
-                          hint=f"save under another name; it extends {name} by itself")
+        raise ConfigError("value_invalid", f"--save {name!r}: got the name of a built-in profile, expected a new one",
+                          hint=f"save under another name; with --profile {name} it extends that one")
     return Place(name=name, path=path, document=document)
 
 
@@ -109,7 +109,8 @@ def _save(place: Place, learned: Learned) -> Learned | None:
         os.makedirs(os.path.dirname(place.path), mode=0o700, exist_ok=True)
         atomic_write(place.path, text.encode("utf-8"))
     except OSError as error:
-        raise ConfigError("profile_unsaved", f"profile {place.path!r}: cannot be written ({error.strerror})") from None
+        raise ConfigError("profile_unsaved",
+                          f"profile {place.path!r}: got {error.strerror}, expected to write it") from None
     return new
 
 

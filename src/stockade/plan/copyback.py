@@ -16,7 +16,7 @@ from stockade.plan import inputs
 from stockade.plan.hiding import parents
 from stockade.plan.rows import Row
 from stockade.plan.table import enclosing
-from stockade.plan.want import Want, below_any
+from stockade.plan.want import Want, below_any, is_below
 from stockade.rules.load import load_list
 from stockade.rules.resolve import Resolved
 from stockade.rules.voiding import path_matches
@@ -42,19 +42,30 @@ def _row(path: str, want: Want, resolved: Resolved, made: dict[str, Row]) -> dic
     real = os.path.realpath(path)
     want.witness.saw(path)
     above = enclosing(path, made)
-    if not below_any(path, want.homes) or path in want.homes:
-        raise _refused(path, "is in no home")
+    if path in want.homes:
+        raise _refused(path, "a home", "a file below it")
+    if not below_any(path, want.homes):
+        raise _refused(path, "a path in no home", "a file below a home")
     if path in made or above["kind"] != "tmpfs" or not below_any(above["target"], want.homes):
-        raise _refused(path, "lies in what the box is granted already")
-    if below_any(real, want.write):
-        raise _refused(path, "leads into a write root")
-    if any(not inputs.is_harmless(name, resolved) or _runs_later(name, want) for name in (path, real)):
-        raise _refused(path, "holds credentials, runs code later, or is hidden or ours")
+        raise _refused(path, f"a path in {above['target']}, which the box has already", "one in its private home")
+    root = next((root for root in want.write if is_below(real, root)), None)
+    if root is not None:
+        raise _refused(path, f"a link into write root {root}", "a file outside the write roots")
+    why = next(filter(None, (_harm(name, want, resolved) for name in (path, real))), None)
+    if why is not None:
+        raise _refused(path, why, "a file that holds no secret and runs nothing")
     return {"source": real, "target": path}
 
 
-def _refused(path: str, why: str) -> Refused:
-    return Refused("copyback_refused", f"state {path!r}: {why}")
+def _refused(path: str, got: str, expected: str) -> Refused:
+    return Refused("copyback_refused", f"state {path!r}: got {got}, expected {expected}")
+
+
+def _harm(name: str, want: Want, resolved: Resolved) -> str | None:
+    """Return what speaks against copying a name back, or None."""
+    why = inputs.harm(name, resolved)
+    # What runs code later is nearer to the reader than what that gives away.
+    return "a file that runs code later" if why in (None, inputs.GIVES_AWAY) and _runs_later(name, want) else why
 
 
 def _runs_later(path: str, want: Want) -> bool:

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 # container engines hand out (524288 and up) and below 2^31, and owns no file anywhere.
 KERNEL_ID = 0x7057_0000
 
+GIVES_AWAY = "a place whose change gives promises away"
+
 
 def gather(resolved: Resolved, host: HostFacts, tier: Tier,
            repositories: tuple[gitfacts.Repository, ...]) -> Want:
@@ -128,21 +130,40 @@ def is_harmless(path: str, resolved: Resolved) -> bool:
     A grant that the caller made is refused when it gives too much away; one that was only found
     is left out, so that no tree can keep its own box from starting.
     """
+    return harm(path, resolved) is None
+
+
+def harm(path: str, resolved: Resolved) -> str | None:
+    """Return what speaks against writing a path that nobody granted by name, or None."""
     env = resolved.request.environ()
-    fixed = [*own.places(resolved.homes, env, resolved.state_home.path, resolved.config_home),
-             *(name for grant in resolved.hide for name in (grant.path, grant.real))]
-    if any(is_below(path, place) or is_below(place, path) for place in fixed):
-        return False
+    if _touches(path, own.places(resolved.homes, env, resolved.state_home.path, resolved.config_home)):
+        return "a place of stockade's own"
+    if _touches(path, (name for grant in resolved.hide for name in (grant.path, grant.real))):
+        return "a name that is hidden by request"
     if any(is_below(home, path) for home in resolved.homes):
-        return False
+        return "a directory that holds a home"
+    store = _credential(path, resolved, env)
+    if store is not None:
+        return f"credential store {store}"
+    if any(waived_by("write", path, home, env) for home in resolved.homes):
+        return GIVES_AWAY
+    return None
+
+
+def _touches(path: str, places: Iterable[str]) -> bool:
+    return any(is_below(path, place) or is_below(place, path) for place in places)
+
+
+def _credential(path: str, resolved: Resolved, env: Mapping[str, str]) -> str | None:
+    """Return the id of the credential store that a path is or lies in."""
     above = [path, *parents(path)]
     for home in resolved.homes:
         for entry in load_list("credentials"):
             places = locations(entry, home, env)
             real = [os.path.realpath(place) for place in places if not is_pattern(place)]
             if any(path_matches(place, each, home, env) for place in (*places, *real) for each in above):
-                return False
-    return not any(waived_by("write", path, home, env) for home in resolved.homes)
+                return entry.id
+    return None
 
 
 def _doubts(resolved: Resolved, repositories: Iterable[gitfacts.Repository], write: tuple[str, ...]) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _KINDS = ("path", "socket", "address")
+_QUOTED = 80  # bytes of a line that an error shows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,7 @@ def read(lines: Iterable[bytes]) -> tuple[tuple[Use, ...], int, bool]:
 
 
 def _uses(lines: Iterable[bytes], last: dict[str, Any]) -> Iterator[Use]:
-    for line in lines:
+    for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
             if row.get("end") is True and not last:
@@ -65,5 +66,10 @@ def _uses(lines: Iterable[bytes], last: dict[str, Any]) -> Iterator[Use]:
         except (ValueError, AttributeError, KeyError, StopIteration):
             if not line.endswith(b"\n") and not last:
                 return  # the tracer was killed in the middle of a line
-            raise LaunchFailed("trace_invalid", "trace: got a line that is no use of a name") from None
+            raise LaunchFailed("trace_invalid",
+                               f"trace line {number}: got {_start(line)}, expected a use or the end") from None
         yield use
+
+
+def _start(line: bytes) -> str:
+    return repr(line[:_QUOTED].decode("utf-8", "backslashreplace"))

@@ -140,10 +140,13 @@ def _check(document: Document, new: Learned, text: str) -> None:
         parse_profile(joined, "joined", USER)
     except ConfigError:
         joined = None
-    if joined is None or any(joined.data.get(key) != _expected(document.data, new, key)
-                             for key in {*document.data, *new.lists, *new.scalars, *joined.data}):
-        raise document.error("it cannot be joined with what was learned",
-                             hint="save under another name and let it extend this one")
+    hint = "save under another name and let it extend this one"
+    if joined is None:
+        raise document.error("joined with what was learned: got no valid profile, expected one", hint=hint)
+    for key in sorted({*document.data, *new.lists, *new.scalars, *joined.data}):
+        if joined.data.get(key) != _expected(document.data, new, key):
+            raise document.error(f"{key} joined with what was learned: got another value, expected old and new entries",
+                                 key, hint=hint)
 
 
 def _expected(data: Mapping[str, Any], new: Learned, key: str) -> Any:
