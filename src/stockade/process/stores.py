@@ -59,7 +59,8 @@ def identities(caches: str) -> dict[str, int]:
 def look(caches: str, limit_bytes: int, *, spare: str, budget_s: float = BUDGET_S) -> list[str]:
     """Bring the caches below the limit as far as the time goes; return the identities that went.
 
-    Args: limit_bytes: of all identities together, 0 for none; spare: the identity of this start.
+    Args: limit_bytes: of all identities together, 0 for none; spare: the identity of this start;
+    budget_s: seconds to spend, after which the rest is left for the next look. Raises: OSError.
     """
     with _one_at_a_time(caches) as alone:
         if not alone:
@@ -92,7 +93,10 @@ def measured(caches: str, used: dict[str, int], deadline: float | None = None,
 
 
 def remove(caches: str, name: str) -> bool:
-    """Rename an identity's directory away unless a box may use it; ``_sweep`` frees the space."""
+    """Rename an identity's directory away unless a box may use it; ``_sweep`` frees the space.
+
+    Raises: OSError.
+    """
     lock = _lock(f"{caches}/{name}", fcntl.LOCK_EX)
     if lock is None:
         return False
@@ -109,7 +113,7 @@ def sweep(caches: str, tick: Callable[[float], None]) -> None:
 
 
 def in_use(path: str) -> bool:
-    """Tell whether a box that lives may have the identity's caches mounted."""
+    """Tell whether a box that lives may have the identity's caches mounted. Raises: OSError."""
     lock = _lock(path, fcntl.LOCK_EX)
     if lock is not None:
         os.close(lock)
