@@ -401,6 +401,19 @@ mod tests {
     }
 
     #[test]
+    fn a_failure_names_its_root_the_first_path_and_how_many_more() {
+        let tree = Tree::new();
+        let names = vec!["a".to_owned(), "b".to_owned()];
+        let failing = Persistence { mode: OnPersistence::Fail, ..watched(&tree.0, names) };
+        let before = snapshot(&[failing]).unwrap();
+        assert_eq!(before.compare().failed, None);
+        tree.write("a", "x");
+        tree.write("b", "x");
+        let wanted = "got a created and 1 more, expected no change in places that run code later";
+        assert_eq!(before.compare().failed, Some(format!("{}: {wanted}", text(&tree.0))));
+    }
+
+    #[test]
     fn a_root_that_is_another_object_is_reported() {
         let tree = Tree::new();
         fs::create_dir(tree.path("w")).unwrap();
