@@ -114,21 +114,19 @@ def before(prepared: Prepared, parsed: Parsed, *, watched: bool) -> None:
 
 
 def unpicked(prepared: Prepared) -> Iterator[str]:
-    """Yield a line about a tool that has a profile and did not get it, because it was named by path or module.
+    """Yield a line about a tool that has a profile and did not get it, because the workspace chose its name.
 
     Which do not: ``stockade.rules.picking``.
     """
     argv, resolved = prepared.resolved.request.argv, prepared.resolved
     if resolved.profiles or resolved.values["profile"].origin != "none" or prepared.compiled is None:
         return
-    tool = argv[2] if len(argv) > 2 and argv[1] == "-m" else os.path.basename(argv[0]) if "/" in argv[0] else ""
-    if not tool:
-        return
+    tool = argv[2] if len(argv) > 2 and argv[1] == "-m" else os.path.basename(argv[0])
     from stockade.rules.load import profile_data, profile_names
 
     for name in profile_names():
         if tool in profile_data(name).get("match", (name,)):
-            yield (f"{resolved.tier} without profile {name}: a path inside the workspace does not pick it; "
+            yield (f"{resolved.tier} without profile {name}: a program of the workspace does not pick it; "
                    f"--profile {name} gives it")
 
 

@@ -23,11 +23,13 @@ _PYTHON = re.compile(r"python(\d(\.\d+)?)?")
 
 def picked(request: Request, settings: Settings, workspace: str) -> str | None:
     """Return the name of the profile; None where nothing is picked."""
-    argv0 = request.argv[0]
-    module = _module(request.argv)
-    if module is None and ("/" not in argv0 or _outside(argv0, request.cwd, workspace)):
-        return settings.profiles.pick(argv0)
-    return _narrowing(module or argv0, request, settings)
+    word = _module(request.argv) or request.argv[0]
+    name = settings.profiles.pick(word)
+    if name is None:
+        return None
+    if word == request.argv[0] and _outside(word, request, workspace):
+        return name
+    return name if _narrows(name, request, settings) else None
 
 
 def _module(argv: tuple[str, ...]) -> str | None:
@@ -37,18 +39,31 @@ def _module(argv: tuple[str, ...]) -> str | None:
     return None
 
 
-def _outside(argv0: str, cwd: str, workspace: str) -> bool:
-    return argv0.startswith("/") and not is_below(os.path.realpath(os.path.join(cwd, argv0)), workspace)
+def _outside(argv0: str, request: Request, workspace: str) -> bool:
+    """Tell whether the program is none of the workspace's, neither by its place nor by what a link there leads to."""
+    if "/" in argv0 and not argv0.startswith("/"):
+        return False
+    found = argv0 if "/" in argv0 else _on_path(argv0, request)
+    if found is None:
+        return True  # nothing will start, or what the box's own PATH has
+    return not any(is_below(place, workspace) for place in (os.path.normpath(found), os.path.realpath(found)))
 
 
-def _narrowing(word: str, request: Request, settings: Settings) -> str | None:
+def _on_path(name: str, request: Request) -> str | None:
+    """execvp(3): the first match counts; an empty or relative entry is one of the working directory."""
+    for entry in request.environ().get("PATH", os.defpath).split(":"):
+        place = os.path.join(request.cwd, entry, name)
+        if os.path.isfile(place) and os.access(place, os.X_OK):
+            return place
+    return None
+
+
+def _narrows(name: str, request: Request, settings: Settings) -> bool:
     """Only instead of the operator's own box with the host's network, and only for a build tool."""
     if request.caller != AUTO_CALLER or request.tier != "auto" or request.net is not None:
-        return None
+        return False
     if settings.row(Caller.OPERATOR.value)[0].net != "host":
-        return None
-    name = settings.profiles.pick(word)
-    profile = settings.profiles.get(name) if name else None
+        return False
+    profile = settings.profiles.get(name)
     # A user's own profile of that name may hold a token.
-    narrows = profile and profile.level == BUILT_IN and profile.caller == Caller.REPOSITORY.value
-    return name if narrows else None
+    return profile.level == BUILT_IN and profile.caller == Caller.REPOSITORY.value

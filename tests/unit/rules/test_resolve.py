@@ -142,6 +142,27 @@ def test_a_word_of_the_repository_picks_no_profile_that_grants_more(world: World
     assert world.resolve(*argv, caller="auto").profiles == ()
 
 
+@pytest.mark.parametrize("entry", ["{repo}/node_modules/.bin", "node_modules/.bin", ""])
+def test_a_bare_name_that_path_finds_in_the_repository_is_the_repositorys_word(world: World, entry: str) -> None:
+    place = world.repo / "sub" if entry == "" else world.repo / "sub/node_modules/.bin" if not entry.startswith("{") else world.repo / "node_modules/.bin"
+    place.mkdir(parents=True, exist_ok=True)
+    for name in ("claude", "npm"):
+        (place / name).write_text("#!/bin/sh\n")
+        (place / name).chmod(0o755)
+    world.env["PATH"] = f"{entry.format(repo=world.repo)}:/usr/bin:/bin"
+    assert world.resolve("claude", caller="auto").profiles == ()
+    assert world.resolve("npm", "ci", caller="auto").tier == Tier.strict
+    assert world.resolve("npm", "ci", caller="generated").net == "none"
+    world.env["PATH"] = f"/usr/bin:/bin:{world.home}/bin"
+    assert "claude" in world.resolve("claude", caller="auto").profiles
+
+
+def test_a_link_of_the_repository_to_a_program_outside_is_the_repositorys_word(world: World) -> None:
+    (world.repo / "bin").mkdir()
+    (world.repo / "bin/claude").symlink_to("/bin/sh")
+    assert world.resolve(f"{world.repo}/bin/claude", caller="auto").profiles == ()
+
+
 def test_a_users_own_profile_is_not_picked_by_a_word_of_the_repository(world: World) -> None:
     world.profile("npm", 'extends = ["npm"]\nenv = ["NPM_TOKEN"]\nclass = "repository"\n')
     assert "npm" in world.resolve("npm", "ci", caller="auto").profiles
