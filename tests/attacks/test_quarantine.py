@@ -162,7 +162,7 @@ while going and time.monotonic() < end:
 print(n)
 """
 # A run is a try: whether the host comes between is chance, that it did in one of so many is not.
-TRIES, MOST_TRIES = 12, 60
+TRIES = 12
 
 
 def swaps(racer: subprocess.Popen[bytes]) -> int:
@@ -222,7 +222,8 @@ def test_a_file_that_the_host_replaces_meanwhile_is_never_lost_or_taken_for_the_
         finally:
             swapped = swaps(swapper)
     assert swapped > 0
-    # Without the race the same file is moved.
+    # Without the race the same file is moved. The last swap may have come after the last removal.
+    actor.remove(f"{fresh_repo}/.envrc")
     assert points(leave(actor, fresh_repo, "echo box > .envrc"))[".envrc"]["restore"]
 
 
