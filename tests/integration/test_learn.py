@@ -144,6 +144,28 @@ def test_listed_names_are_told_apart_and_never_granted(actor: Actor) -> None:
 
 
 @requirement("learn.never_proposed")
+@pytest.mark.parametrize("name", ["gnupg/S.gpg-agent", "own/service"])
+def test_a_socket_behind_a_link_is_judged_and_proposed_by_what_it_is(actor: Actor, name: str) -> None:
+    service = f"{actor.home}/.{name}"
+    actor.make_dir(os.path.dirname(service))
+    actor.agent.do("listen", path=service)
+    actor.sh(f"ln -sfn {os.path.dirname(service)} d0")
+    spelled = f"{actor.workspace}/d0/{os.path.basename(service)}"
+    connect = [PYTHON, "-c", f"import socket; socket.socket(socket.AF_UNIX).connect({spelled!r})"]
+    assert actor.call(connect).returncode == 0
+    report = _learn(actor, "--json", "--", *connect).json()
+    actor.agent.do("forget", path=service)
+    actor.remove(f"{actor.workspace}/d0")
+    actor.remove(os.path.dirname(service))
+    proposed = [row["value"] for row in report["proposals"] if row["kind"] == "sockets"]
+    told = {row["path"]: row["why"] for row in report["not_proposed"]}
+    if name == "own/service":
+        assert proposed == [service], report
+    else:
+        assert proposed == [] and told[service] == "control socket gpg-agent", report
+
+
+@requirement("learn.never_proposed")
 def test_what_lies_around_the_workspace_is_no_grant(actor: Actor) -> None:
     beside = f"{actor.home}/work/beside"
     report = _learn(actor, "--json", "--", "sh", "-c", "echo x >../beside; echo y >../own/file; cat ../own/data").json()

@@ -123,11 +123,15 @@ class Needs:
         verdict = self._judge.judge(path, write=False)
         if verdict.allowed:
             return None
-        known = self._listed.control_socket(path)
+        # A link may spell a control socket in a way that no list has: only the object itself is named.
+        real = os.path.realpath(path)
+        known = self._listed.control_socket(path) or self._listed.control_socket(real)
         if known == "name-service":
             return None  # asked by nearly every program, which goes on without
-        return Need(kind="socket", path=path, rule=verdict.rule, promise="ipc.sockets",
-                    why_not=f"control socket {known}" if known else "", option=("--allow-socket", path))
+        secret = self._listed.secret(real)
+        why_not = f"control socket {known}" if known else f"credential {secret}" if secret else ""
+        return Need(kind="socket", path=real, rule=verdict.rule, promise="ipc.sockets",
+                    why_not=why_not, option=("--allow-socket", real))
 
     def _device(self, path: str) -> Need | None:
         if not _is(path, lambda mode: stat.S_ISCHR(mode) or stat.S_ISBLK(mode)) or not os.access(path, os.R_OK):
