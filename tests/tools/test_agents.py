@@ -17,6 +17,7 @@ import pytest
 from requirements import requirement
 from support.actors import Actor, make_repository
 from support.boxes import BoxRun
+from support.cli import stockade
 from tools.local_model import local_model
 from tools.support import FORWARDED, TIERS, Tool
 
@@ -188,6 +189,27 @@ def test_servers_that_claude_adds_in_a_box_are_not_read_outside(actor: Actor, np
         assert "srv" in actor.host(f"{actor.home}/.claude/.claude.json").read_text(encoding="utf-8")
         assert "srv" not in actor.host(f"{actor.home}/.claude.json").read_text(encoding="utf-8")
         assert "srv" not in actor.call(["claude", "mcp", "list"], env=env, timeout_s=120).stdout.decode()
+
+
+@requirement("agents.own_sign_in")
+@pytest.mark.parametrize(("profile", "own", "other"), [
+    ("kiro", ".aws/sso/cache/kiro-auth-token.json", ".aws/sso/cache/0a1b2c.json"),
+], ids=lambda value: value if "/" not in value else "")
+def test_who_is_signed_in_starts_and_sees_that_sign_in_alone(actor: Actor, profile: str, own: str, other: str) -> None:
+    for name in (own, other):
+        actor.put(f"{actor.home}/{name}", f"{name}\n")
+    actor.make_dir(f"{actor.home}/.{profile}")
+    words = ["--", "sh", "-c", f"cat ~/{own} ~/{other}"]
+    assert actor.call(words[1:]).stdout.decode() == f"{own}\n{other}\n"
+    for tier in TIERS:
+        done = stockade(actor, "run", "--tier", tier, "--profile", profile, *words)
+        assert (done.status, done.out) == (1, f"{own}\n"), done
+        # Without the profile it is a store like any other: hidden, and costly to ask for.
+        assert stockade(actor, "run", "--tier", tier, *words).out == ""
+        asked = stockade(actor, "run", "--tier", tier, "--read", f"{actor.home}/{own}", *words)
+        assert asked.status == 125 and "grant_voids_tier" in asked.err, asked
+    for name in (own, other):
+        actor.remove(f"{actor.home}/{name}")
 
 
 def _without_box(agent: Agent, argv: list[str]) -> list[str]:

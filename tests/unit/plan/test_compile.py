@@ -18,10 +18,13 @@ from stockade.frozen import replace
 from stockade.host import facts
 from stockade.plan.compile import compile_plan
 from stockade.plan.own import PACKAGE
+from stockade.rules.profile import ProfileStore
 from stockade.rules.request import build_request
 from stockade.rules.resolve import resolve
 from stockade.rules.tiers import Tier
 from unit.compiling import compiled, promise, rows
+
+SHIPPED = ProfileStore("/nowhere")
 
 
 @pytest.mark.parametrize("tier", ["standard", "guarded", "strict"])
@@ -278,6 +281,18 @@ def test_a_write_root_that_is_a_persistence_point_costs_the_promise(place: Path,
     accepted = compiled(place / name, tier=tier, accept=list(caught.value.missing))
     assert promise(accepted, "fs.persistence") == "waived"
     assert promise(compiled(place / "work", tier=tier), "fs.persistence") is None
+
+
+@pytest.mark.parametrize("tier", ["guarded", "strict"])
+@pytest.mark.parametrize("name", [name for name in SHIPPED.names() if SHIPPED.get(name).caller == "agent"])
+def test_an_agents_profile_costs_no_promise_when_all_that_it_names_is_there(place: Path, tier: str, name: str) -> None:
+    for ref in (ref for key in ("write", "read") for ref in SHIPPED.get(name).layer.paths[key]):
+        path = Path(ref.text.replace("~", str(place), 1))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            path.write_text("x") if path.suffix in (".json", ".jsonl", ".toml", ".yaml") else path.mkdir()
+    states = {row["state"] for row in compiled(place / "work", tier=tier, profile=name).plan["promises"]}
+    assert "waived" not in states
 
 
 def test_no_file_system_in_memory_is_larger_than_the_memory_of_the_box(place: Path) -> None:

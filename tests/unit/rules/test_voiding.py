@@ -72,7 +72,10 @@ def test_writing_a_project_or_a_cache_waives_nothing(path: str) -> None:
 
 @pytest.mark.parametrize(("path", "waived"), [
     ("/home/u", {"fs.home"}), ("/home/u/.ssh", {"fs.credentials"}), ("/home/u/.ssh/id_ed25519", {"fs.credentials"}),
-    ("/home/u/.aws/credentials", {"fs.credentials"}), ("/home/u/.npmrc", {"fs.credentials"}),
+    *((f"/home/u/.aws{name}", {"fs.credentials"}) for name in (
+        "", "/credentials", "/config", "/s3", "/cli/cache/a.json", "/sso", "/sso/x", "/sso/cache",
+        "/sso/cache/0a1b.json", "/sso/cache/botocore-client-id-x.json")),
+    ("/home/u/.npmrc", {"fs.credentials"}),
     ("/home/u/.config", {"fs.credentials"}), ("/proc", {"proc.invisible"}),
 ])
 def test_reading_a_store_waives(path: str, waived: set[str]) -> None:
