@@ -194,6 +194,8 @@ def test_servers_that_claude_adds_in_a_box_are_not_read_outside(actor: Actor, np
 @requirement("agents.own_sign_in")
 @pytest.mark.parametrize(("profile", "own", "other"), [
     ("kiro", ".aws/sso/cache/kiro-auth-token.json", ".aws/sso/cache/0a1b2c.json"),
+    ("claude", ".claude/settings.json", ".codex/auth.json"),
+    ("codex", ".codex/auth.json", ".claude/settings.json"),
 ], ids=lambda value: value if "/" not in value else "")
 def test_who_is_signed_in_starts_and_sees_that_sign_in_alone(actor: Actor, profile: str, own: str, other: str) -> None:
     for name in (own, other):
@@ -209,6 +211,24 @@ def test_who_is_signed_in_starts_and_sees_that_sign_in_alone(actor: Actor, profi
         asked = stockade(actor, "run", "--tier", tier, "--read", f"{actor.home}/{own}", *words)
         assert asked.status == 125 and "grant_voids_tier" in asked.err, asked
     for name in (own, other):
+        actor.remove(f"{actor.home}/{name}")
+
+
+@requirement("agents.later_sessions")
+@pytest.mark.parametrize(("profile", "place"), [
+    ("cursor-agent", ".config/cursor/cli-config.json"), ("cursor-agent", ".cursor/cli-config.json"),
+    ("claude", ".claude/settings.json"), ("claude", ".claude/settings.local.json"),
+])
+def test_permissions_of_an_agent_are_read_and_not_changed(actor: Actor, profile: str, place: str) -> None:
+    path = actor.put(f"{actor.home}/{place}", "{}\n")
+    actor.make_dir(f"{actor.home}/.cursor")
+    words = ["--", "sh", "-c", f"cat ~/{place}; echo planted >>~/{place}; echo x >~/{place}.new && mv -f ~/{place}.new ~/{place}"]
+    for tier in TIERS:
+        done = stockade(actor, "run", "--tier", tier, "--profile", profile, *words)
+        assert done.status != 0 and done.out == "{}\n", done
+        assert actor.host(path).read_text() == "{}\n"
+    assert actor.call(words[1:]).returncode == 0 and actor.host(path).read_text() == "x\n"
+    for name in (".cursor", ".config/cursor", ".claude"):
         actor.remove(f"{actor.home}/{name}")
 
 

@@ -79,6 +79,7 @@ def test_every_credential_entry_can_be_attacked(entry: Entry) -> None:
     ".cargo/credentials", ".cargo/credentials.toml", ".config/gh/hosts.yml", ".m2/settings.xml",
     ".gradle/gradle.properties", ".terraform.d/credentials.tfrc.json", ".config/pnpm/auth.ini",
     ".config/pypoetry/auth.toml", ".local/share/uv/credentials/a", ".claude/.credentials.json", ".claude.json",
+    ".claude/settings.json", ".claude/settings.local.json",
     ".codex/auth.json", ".gemini/oauth_creds.json", ".gemini/mcp-oauth-tokens.json", ".qwen/oauth_creds.json",
     ".aws/sso/cache/kiro-auth-token.json", ".local/share/kiro-cli/data.sqlite3", ".local/share/opencode/auth.json",
     ".config/goose/secrets.yaml", ".aider/oauth-keys.env", ".config/cursor/auth.json", ".copilot/config.json",
@@ -98,7 +99,7 @@ def test_known_stores_are_hidden(path: str) -> None:
     ".profile", ".vimrc", ".config/nvim/init.lua", ".nvm/versions/node/v20/bin/node", ".pyenv/shims/python",
     ".m2/repository/a", ".gradle/caches/a", ".docker/cli-plugins/docker-buildx", ".config/gh/config.yml",
     ".local/share/uv/python/a", ".cache/huggingface/hub/a", ".config/fish/config.fish", "Projects/app/.env",
-    ".claude/settings.json", ".claude/CLAUDE.md", ".vscode/extensions/a", "go/pkg/mod/a",
+    ".claude/CLAUDE.md", ".vscode/extensions/a", "go/pkg/mod/a",
 ])
 def test_what_ordinary_tools_read_stays_visible_at_guarded(path: str) -> None:
     assert not hidden(path)
