@@ -10,6 +10,7 @@ Read next: ``launcher/src/stores.rs``, ``erase.py``, ``stockade.plan.inputs`` (i
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -30,6 +31,7 @@ LOOKED = ".looked"  # its time: the last whole look; its lock: one look at a tim
 SIZES = ".sizes.json"
 GONE = ".gone-"  # renamed away; nobody uses it any more
 BUDGET_S = 0.3
+PATH_MAX = 4096  # a tree may be deeper; what lies below is not counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +179,7 @@ def _count(path: str, size: Size, deadline: float | None, tick: Callable[[], Non
     while todo:
         tick()
         place = todo.pop()
-        for name, blocks in _entries(os.path.join(path, place)):
+        for name, blocks in _entries(path, place):
             if blocks is None:
                 todo.append(os.path.join(place, name))
             else:
@@ -187,21 +189,43 @@ def _count(path: str, size: Size, deadline: float | None, tick: Callable[[], Non
     return Size(counted_bytes=counted, at_ns=at_ns, todo=tuple(todo), settled=not todo and not in_use(path))
 
 
-def _entries(path: str) -> Iterator[tuple[str, int | None]]:
-    """Yield each name with what it takes (a file of several names: its part), None for a directory."""
+def _entries(path: str, place: str) -> list[tuple[str, int | None]]:
+    """Return each name with what it takes (a file of several names: its part), None for a directory."""
     try:
-        entries = list(os.scandir(path))
+        directory = _descend(path, place)
     except OSError:
-        return  # gone, or a directory that overlayfs keeps to itself
-    for entry in entries:
-        if entry.is_dir(follow_symlinks=False):
-            yield entry.name, None
-            continue
+        return []  # gone, no directory any more, or one that overlayfs keeps to itself
+    try:
+        with os.scandir(directory) as entries:
+            return [item for entry in entries for item in _taken(entry)]
+    finally:
+        os.close(directory)
+
+
+def _descend(path: str, place: str) -> int:
+    """Open a directory component by component: a box may have put a link to elsewhere at any of them since."""
+    if len(place) >= PATH_MAX:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), place)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    directory = os.open(path, flags)
+    for name in filter(None, place.split("/")):
+        outer = directory
         try:
-            info = entry.stat(follow_symlinks=False)
-        except FileNotFoundError:
-            continue
-        yield entry.name, info.st_blocks // max(1, info.st_nlink)
+            directory = os.open(name, flags, dir_fd=outer)
+        finally:
+            os.close(outer)
+    return directory
+
+
+def _taken(entry: os.DirEntry[str]) -> Iterator[tuple[str, int | None]]:
+    if entry.is_dir(follow_symlinks=False):
+        yield entry.name, None
+        return
+    try:
+        info = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    yield entry.name, info.st_blocks // max(1, info.st_nlink)
 
 
 def _read(caches: str) -> dict[str, Size]:

@@ -73,6 +73,45 @@ def test_links_are_neither_counted_nor_followed(tmp_path: Path) -> None:
     assert (outside / "precious").stat().st_size == 1 << 20 and (base / "linked").is_symlink()
 
 
+@pytest.mark.parametrize("swapped", ["big", "big/deep"])
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_directory_that_became_a_link_before_it_was_counted_is_not_followed(tmp_path: Path, swapped: str, inside: bool) -> None:
+    outside = tmp_path / "outside"
+    (outside / "deep").mkdir(parents=True)
+    for name in ("precious", "deep/precious"):
+        (outside / name).write_bytes(os.urandom(1 << 20))
+    base = tmp_path / "caches"
+    place = base / "a"
+    (place / "big" / "deep").mkdir(parents=True)
+    place.joinpath("big", "deep", "file").write_bytes(os.urandom(4096))
+    os.utime(place, (1, 1))
+    for _ in range(swapped.count("/") + 1):
+        stores.look(str(base), 1 << 40, spare="", budget_s=0)  # one directory a look
+    assert stores._read(str(base))["a"].todo == (swapped,)
+    # Any component of what is still to be counted may be the link.
+    target = place / (swapped if inside else "big")
+    target.rename(tmp_path / "away")
+    target.symlink_to(outside / "deep" if target.name == "deep" else outside)
+    size = stores.measured(str(base), {"a": 1})["a"]
+    assert size.settled and size.counted_bytes < 64 << 10
+
+
+def test_a_tree_deeper_than_a_path_is_counted_as_far_as_a_path_goes(tmp_path: Path) -> None:
+    place = cached(tmp_path, "a", kib=64)
+    at = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+    for _ in range(30):
+        os.mkdir("n" * 250, dir_fd=at)
+        inner = os.open("n" * 250, os.O_RDONLY | os.O_DIRECTORY, dir_fd=at)
+        os.close(at)
+        at = inner
+    os.close(at)
+    size = stores.measured(str(tmp_path), stores.identities(str(tmp_path)))["a"]
+    assert size.settled and size.counted_bytes >= 64 << 10
+    assert stores.remove(str(tmp_path), "a")
+    stores.sweep(str(tmp_path), lambda done: None)
+    assert not list(tmp_path.glob(".gone-*"))
+
+
 def test_a_file_of_several_names_counts_once(tmp_path: Path) -> None:
     place = cached(tmp_path, "a", kib=400, files=1) / "npm"
     os.link(place / "upper/deep/er/file0", place / "again")
