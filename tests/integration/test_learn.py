@@ -165,6 +165,52 @@ def test_a_socket_behind_a_link_is_judged_and_proposed_by_what_it_is(actor: Acto
         assert proposed == [] and told[service] == "control socket gpg-agent", report
 
 
+LATER = (
+    ".asdf/shims/node", ".ghcup/bin/ghc", ".juliaup/bin/julia", ".poetry/bin/poetry", ".fzf/bin/fzf", ".fzf/shell/key",
+    ".local/pipx/venvs/x/bin/x", ".opam/opam-init/init.sh", ".zplug/init.zsh", ".config/broot/launcher/bash/br",
+    ".git-templates/hooks/post-checkout", ".gdbinit.d/a",
+    # On no list: known by what a directory is called, or by what the smallest grant would hold.
+    ".newtool/bin/tool", ".newtool/sbin/deep/tool", ".other/shims/tool", "elsewhere/hooks/x",
+)
+
+
+@requirement("learn.never_proposed")
+def test_what_others_run_later_is_no_grant_on_a_list_or_not(actor: Actor) -> None:
+    for name in (*LATER, ".data/one"):
+        actor.put(f"{actor.home}/{name}", "")
+    words = ["--", "sh", "-c", 'for name; do echo x >>~/"$name"; echo x >~/"$name".new; done; echo x >~/.newtool/fresh', "sh", *LATER, ".data/one"]
+    report = _learn(actor, "--json", "--save", "later", *words).json()
+    assert {row["value"] for row in report["proposals"]} == {f"{actor.home}/.data"}, report
+    told = {row["path"]: row["why"] for row in report["not_proposed"]}
+    for name in (*LATER, ".newtool/fresh"):
+        assert told[f"{actor.home}/{name}"].startswith("it can make code run later"), (name, told)
+    stockade(actor, "run", "--profile", "later", *words)
+    assert [name for name in LATER if actor.host(f"{actor.home}/{name}").read_text()] == []
+    assert actor.host(f"{actor.home}/.data/one").read_text() == "x\n"
+    assert actor.call(words[1:]).returncode == 0 and all(actor.host(f"{actor.home}/{name}").read_text() for name in LATER)
+    for top in {name.split("/")[0] for name in (*LATER, ".data/one")} - {".config", ".local"}:
+        actor.remove(f"{actor.home}/{top}")
+    for name in (".config/broot", ".local/pipx"):
+        actor.remove(f"{actor.home}/{name}")
+
+
+@requirement("learn.profile_works")
+@pytest.mark.parametrize(("kind", "each"), [
+    ("cache", "mkdir -p ~/.cache/many$n/a && echo x >~/.cache/many$n/a/b"),
+    ("write", "echo x >~/many/$n/a/b"), ("read", "cat ~/many/$n/a/in"),
+], ids=["cache", "write", "read"])
+def test_however_many_names_were_used_the_profile_stays_short(actor: Actor, kind: str, each: str) -> None:
+    actor.make_dir(f"{actor.home}/.cache")
+    actor.sh("for n in $(seq 120); do mkdir -p ~/many/$n/a && echo x >~/many/$n/a/in || exit 1; done")
+    done = _learn(actor, "--json", "--save", "many", "--", "sh", "-c", f"for n in $(seq 120); do {each}; done")
+    report = done.json()
+    actor.remove(f"{actor.home}/many")
+    assert [row["kind"] for row in report["proposals"]] == [kind] * 50, report
+    assert [row["why"] for row in report["not_proposed"] if "69 more" in row["why"]], report
+    learned = _profile(actor, "many")
+    assert len(learned[{"cache": "caches"}.get(kind, kind)]) == 50
+
+
 @requirement("learn.never_proposed")
 def test_what_lies_around_the_workspace_is_no_grant(actor: Actor) -> None:
     beside = f"{actor.home}/work/beside"
