@@ -131,15 +131,17 @@ impl<'a> Made<'a> {
     }
 
     /// True while the name is what the launcher made.
-    fn holds(&self, dir: RawFd, name: &CStr, mode: u32, size: i64) -> bool {
-        match (self, mode & libc::S_IFMT) {
+    fn holds(&self, dir: RawFd, name: &CStr, st: &libc::stat) -> bool {
+        match (self, st.st_mode & libc::S_IFMT) {
             (Made::Kept, _) => true,
             (Made::Dir, libc::S_IFDIR) | (Made::Point, libc::S_IFDIR) => true,
             // A file that is mounted over is an empty one below.
-            (Made::Point, libc::S_IFREG) => size == 0,
+            (Made::Point, libc::S_IFREG) if st.st_size == 0 => true,
+            // What is mounted there, of any kind, is none of this place.
+            (Made::Point, _) => sys::fstat(dir).is_ok_and(|here| here.st_dev != st.st_dev),
             (Made::Link(to), libc::S_IFLNK) => sys::link_target(dir, name).is_ok_and(|target| target == to.as_bytes()),
             (Made::File(content), libc::S_IFREG) => {
-                size == content.len() as i64 && read(dir, name).is_ok_and(|found| found == content.as_bytes())
+                st.st_size == content.len() as i64 && read(dir, name).is_ok_and(|found| found == content.as_bytes())
             }
             _ => false,
         }
@@ -152,7 +154,7 @@ fn intact(place: RawFd, made: &BTreeMap<&[u8], Made>) -> bool {
     let holds = |path: &[u8], made: &Made| {
         let (dir, name) = reach(place, path)?;
         let st = stat(dir.as_raw_fd(), &name)?;
-        Ok(made.holds(dir.as_raw_fd(), &name, st.st_mode, st.st_size))
+        Ok(made.holds(dir.as_raw_fd(), &name, &st))
     };
     made.iter().filter(|(_, made)| !matches!(made, Made::Point | Made::Kept)).all(|(path, made)| {
         // EXDEV: below a mount of the plan, so not of this place.
@@ -249,7 +251,7 @@ impl Walk<'_> {
             return Some(path);
         }
         let made = self.made.get(&path[..]);
-        if made.is_some_and(|made| made.holds(dir, &name, st.st_mode, st.st_size)) {
+        if made.is_some_and(|made| made.holds(dir, &name, &st)) {
             return None;
         }
         self.found.files += 1;

@@ -65,7 +65,7 @@ def test_a_link_to_the_hosts_own_directory_does_not_pass_for_what_was_there(acto
     actor.put(f"{actor.elsewhere}/app/x", "x\n", 0o644)
     actor.make_dir(f"{actor.home}/.config")
     actor.host(f"{actor.home}/.config/app").symlink_to(f"{actor.elsewhere}/app")
-    # As many names as there were; on the host the same name is the same link.
+    # As many names as there were; on the host the same name is the same link. The granted file is not lost.
     script = "test -L ~/.config/app; rm -r ~/.config; ln -s ~/.config ~/.config; touch ~/.foo"
     got = lost(actor, script, read=[f"{actor.home}/.config/app/x"])
     assert got["names"] == [f"{actor.home}/.config", f"{actor.home}/.foo"] and got["complete"], got
