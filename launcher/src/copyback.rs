@@ -15,7 +15,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use serde::{Deserialize, Serialize};
 
-use crate::discard::{Place, RESOLVE};
+use crate::discard::{reach, Place, RESOLVE};
 use crate::persist::walk::Entry;
 use crate::plan::Plan;
 use crate::report::{show, Refusal};
@@ -24,6 +24,8 @@ use crate::sys::{make_dir, open_dir};
 use crate::{sys, ulid};
 
 const MAX_BYTES: u64 = 16 << 20;
+/// Each further one is a save of the host within microseconds.
+const SWAPS_MAX: u32 = 100;
 
 /// One file as the plan names it: where it is on the host, and in the box.
 #[derive(Debug, Deserialize)]
@@ -105,20 +107,48 @@ impl Held {
         let missing = || io::Error::from_raw_os_error(libc::ENOENT);
         // The O_PATH descriptor of the start, opened for use.
         let dir = open_dir(self.dir.as_ref().ok_or_else(missing)?.as_raw_fd(), c".")?;
+        let dir = dir.as_raw_fd();
         let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL;
-        let mut file = File::from(sys::openat(dir.as_raw_fd(), &temporary, flags, 0o600)?);
-        let done = file
+        let mut file = File::from(sys::openat(dir, &temporary, flags, 0o600)?);
+        let ready = file
             .write_all(content)
-            .and_then(|()| self.dress(&file, dir.as_raw_fd()))
+            .and_then(|()| self.dress(&file, dir))
             .and_then(|()| sys::fsync(file.as_raw_fd()))
-            .and_then(|()| self.is_same().then_some(()).ok_or_else(|| io::Error::from_raw_os_error(libc::ESTALE)))
-            .and_then(|()| {
-                sys::rename(dir.as_raw_fd(), &temporary, dir.as_raw_fd(), &self.name, self.before.is_none())
-            });
+            .and_then(|()| self.is_same().then_some(()).ok_or_else(stale))
+            .and_then(|()| Entry::of(file.as_raw_fd(), c""));
+        let done = match (ready, &self.before) {
+            (Ok(new), Some((_, before))) => return self.swap(dir, &temporary, new, *before),
+            (ready, _) => ready.and_then(|_| sys::rename(dir, &temporary, dir, &self.name, true)),
+        };
         if done.is_err() {
-            let _ = sys::unlink(dir.as_raw_fd(), &temporary);
+            let _ = sys::unlink(dir, &temporary);
         }
         done
+    }
+
+    /// The host may save between the look at its file and the rename, so what came out is looked at, too.
+    /// A version that was not expected is newer than what took its place and goes back, as often as that happens.
+    fn swap(&self, dir: RawFd, temporary: &CStr, new: Entry, before: Entry) -> io::Result<()> {
+        let (mut put, mut expected) = (new, before);
+        for round in 0..SWAPS_MAX {
+            if let Err(e) = sys::exchange(dir, temporary, &self.name) {
+                // ENOENT: the host removed it. Its newer version stays, under the other name if it must.
+                let _ = match round {
+                    0 => sys::unlink(dir, temporary),
+                    _ => sys::rename(dir, temporary, dir, &self.name, true),
+                };
+                return Err(if e.raw_os_error() == Some(libc::ENOENT) { stale() } else { e });
+            }
+            let out = Entry::of(dir, temporary)?;
+            // The rename itself has changed this one.
+            expected.ctime_ns = out.ctime_ns;
+            if !out.differs(&expected) {
+                let _ = sys::unlink(dir, temporary);
+                return if round == 0 { Ok(()) } else { Err(stale()) };
+            }
+            (expected, put) = (put, out);
+        }
+        sys::rename(dir, temporary, dir, &self.name, false).and(Err(stale()))
     }
 
     /// Mode and, for a root caller, owner of the file that is replaced; a new one belongs to its directory's owner.
@@ -137,6 +167,11 @@ impl Held {
         }
         Ok(())
     }
+}
+
+/// The host's file is another one by now.
+fn stale() -> io::Error {
+    io::Error::from_raw_os_error(libc::ESTALE)
 }
 
 /// In P1, into the new root. The descriptors go: hostile code will run beside this process.
@@ -198,28 +233,38 @@ fn left(places: &[Place], plan: &Plan, target: &str) -> Result<(Vec<u8>, Entry),
     let inside = |place: &String| target.strip_prefix(place.as_str()).and_then(|rest| rest.strip_prefix('/'));
     let found = plan.discards.iter().zip(places).filter_map(|(place, held)| Some((inside(place)?, held)));
     let (name, place) = found.min_by_key(|(rest, _)| rest.len()).ok_or(Outcome::Failed)?;
-    let (place, name) = (place.fd.as_raw_fd(), sys::cstr(name).map_err(|_| Outcome::Failed)?);
-    let open = || sys::openat2_c(place, &name, libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK, RESOLVE);
-    let entry = match Entry::of(place, &name) {
-        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => return Err(Outcome::Removed),
-        other => other.map_err(|_| Outcome::Failed)?,
-    };
-    if !entry.is_plain() || entry.is_link() {
-        return Err(Outcome::NotAFile);
-    }
-    let file = open().or_else(|_| {
-        // Shut by the command, whose own file it is.
-        // SAFETY: name lives through the call; nobody is left to swap it.
-        sys::check(unsafe { libc::syscall(libc::SYS_fchmodat, place, name.as_ptr(), 0o600) })?;
-        open()
-    });
+    let file = taken(place.fd.as_raw_fd(), name.as_bytes())?;
+    let failed = |_| Outcome::Failed;
+    let entry = Entry::of(file.as_raw_fd(), c"").map_err(failed)?;
     let mut content = vec![];
-    let file = File::from(file.map_err(|_| Outcome::NotAFile)?);
-    file.take(MAX_BYTES + 1).read_to_end(&mut content).map_err(|_| Outcome::Failed)?;
+    file.take(MAX_BYTES + 1).read_to_end(&mut content).map_err(failed)?;
     match content.len() as u64 > MAX_BYTES {
         true => Err(Outcome::TooLarge),
         false => Ok((content, entry)),
     }
+}
+
+/// The regular file under a path that the command made, opened; no link of the way or at its end is followed.
+fn taken(place: RawFd, path: &[u8]) -> Result<File, Outcome> {
+    let why = |e: io::Error| match e.raw_os_error() {
+        Some(libc::ENOENT | libc::ENOTDIR) => Outcome::Removed,
+        Some(libc::ELOOP | libc::EXDEV) => Outcome::NotAFile,
+        _ => Outcome::Failed,
+    };
+    let (dir, name) = reach(place, path).map_err(why)?;
+    let open = |flags| sys::openat2_c(dir.as_raw_fd(), &name, flags | libc::O_NOFOLLOW, RESOLVE);
+    // Of the object itself: between two looks at a name there may be another one under it.
+    let is_file = |fd: &OwnedFd| Entry::of(fd.as_raw_fd(), c"").is_ok_and(|it| it.is_plain() && !it.is_link());
+    let held = open(libc::O_PATH).map_err(why)?;
+    if !is_file(&held) {
+        return Err(Outcome::NotAFile);
+    }
+    // Shut by the command, whose own file it is.
+    let opened = open(libc::O_RDONLY | libc::O_NONBLOCK).or_else(|_| {
+        sys::chmod_held(held.as_raw_fd(), 0o600)?;
+        open(libc::O_RDONLY | libc::O_NONBLOCK)
+    });
+    opened.ok().filter(is_file).map(File::from).ok_or(Outcome::NotAFile)
 }
 
 fn back(held: &Held, content: &[u8], aside: &Aside, number: usize) -> (Outcome, Option<String>) {

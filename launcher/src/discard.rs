@@ -131,17 +131,17 @@ impl<'a> Made<'a> {
     }
 
     /// True while the name is what the launcher made.
-    fn holds(&self, place: RawFd, name: &CStr, mode: u32, size: i64) -> bool {
-        match (self, mode & libc::S_IFMT) {
+    fn holds(&self, dir: RawFd, name: &CStr, st: &libc::stat) -> bool {
+        match (self, st.st_mode & libc::S_IFMT) {
             (Made::Kept, _) => true,
             (Made::Dir, libc::S_IFDIR) | (Made::Point, libc::S_IFDIR) => true,
             // A file that is mounted over is an empty one below.
-            (Made::Point, libc::S_IFREG) => size == 0,
-            (Made::Link(to), libc::S_IFLNK) => {
-                sys::link_target(place, name).is_ok_and(|target| target == to.as_bytes())
-            }
+            (Made::Point, libc::S_IFREG) if st.st_size == 0 => true,
+            // What is mounted there, of any kind, is none of this place.
+            (Made::Point, _) => sys::fstat(dir).is_ok_and(|here| here.st_dev != st.st_dev),
+            (Made::Link(to), libc::S_IFLNK) => sys::link_target(dir, name).is_ok_and(|target| target == to.as_bytes()),
             (Made::File(content), libc::S_IFREG) => {
-                size == content.len() as i64 && read(place, name).is_ok_and(|found| found == content.as_bytes())
+                st.st_size == content.len() as i64 && read(dir, name).is_ok_and(|found| found == content.as_bytes())
             }
             _ => false,
         }
@@ -151,19 +151,36 @@ impl<'a> Made<'a> {
 /// The counters stay the same when as much was removed as was written: what the command can
 /// remove is looked at.
 fn intact(place: RawFd, made: &BTreeMap<&[u8], Made>) -> bool {
-    made.iter().filter(|(_, made)| !matches!(made, Made::Point | Made::Kept)).all(|(name, made)| {
-        let Ok(name) = CString::new(*name) else { return false };
-        stat(place, &name).is_ok_and(|st| made.holds(place, &name, st.st_mode, st.st_size))
+    let holds = |path: &[u8], made: &Made| {
+        let (dir, name) = reach(place, path)?;
+        let st = stat(dir.as_raw_fd(), &name)?;
+        Ok(made.holds(dir.as_raw_fd(), &name, &st))
+    };
+    made.iter().filter(|(_, made)| !matches!(made, Made::Point | Made::Kept)).all(|(path, made)| {
+        // EXDEV: below a mount of the plan, so not of this place.
+        holds(path, made).unwrap_or_else(|e: io::Error| e.raw_os_error() == Some(libc::EXDEV))
     })
 }
 
-fn read(place: RawFd, name: &CStr) -> io::Result<Vec<u8>> {
-    let file = sys::openat2_c(place, name, libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK, RESOLVE)?;
+/// The directory that holds a path of a place, and the name in it. What the command made of the way
+/// is not followed: a link would lead on in the namespace of this process, the host's.
+pub fn reach(place: RawFd, path: &[u8]) -> io::Result<(OwnedFd, CString)> {
+    let (parent, name) = match path.iter().rposition(|byte| *byte == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (&b"."[..], path),
+    };
+    let dir = sys::openat2_c(place, &CString::new(parent)?, libc::O_PATH | libc::O_DIRECTORY, RESOLVE)?;
+    Ok((dir, CString::new(name)?))
+}
+
+fn read(dir: RawFd, name: &CStr) -> io::Result<Vec<u8>> {
+    let file = sys::openat2_c(dir, name, libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK, RESOLVE)?;
     let mut bytes = vec![];
     std::fs::File::from(file).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
+/// Of one name of a directory: of a path the kernel would follow the links on the way.
 fn stat(dir: RawFd, name: &CStr) -> io::Result<libc::stat> {
     // SAFETY: stat is plain data that the kernel fills; name lives through the call.
     unsafe {
@@ -198,33 +215,35 @@ impl Walk<'_> {
                 self.found.complete = false;
                 return;
             }
-            for name in self.list(&at) {
-                let path = if at.is_empty() { name } else { [&at[..], &name].join(&b'/') };
-                queue.extend(self.entry(path));
+            let Some((dir, names)) = self.list(&at) else { continue };
+            for name in names {
+                let path = if at.is_empty() { name.clone() } else { [&at[..], &name].join(&b'/') };
+                queue.extend(self.entry(dir.as_raw_fd(), name, path));
             }
         }
     }
 
-    fn list(&mut self, at: &[u8]) -> Vec<Vec<u8>> {
-        let listed = open_dir(self.place, at).and_then(|dir| list_dir(dir.as_raw_fd(), self.bounds.left));
-        let (mut names, cut) = match listed {
-            Ok(listed) => listed,
+    fn list(&mut self, at: &[u8]) -> Option<(OwnedFd, Vec<Vec<u8>>)> {
+        let list = |dir: OwnedFd| list_dir(dir.as_raw_fd(), self.bounds.left).map(|listed| (dir, listed));
+        match open_dir(self.place, at).and_then(list) {
+            Ok((dir, (mut names, cut))) => {
+                self.bounds.left -= names.len();
+                self.found.complete &= !cut;
+                names.sort_unstable();
+                Some((dir, names))
+            }
             Err(e) => {
                 // EXDEV: a mount of the plan; the command cannot make one.
                 self.found.complete &= e.raw_os_error() == Some(libc::EXDEV);
-                return vec![];
+                None
             }
-        };
-        self.bounds.left -= names.len();
-        self.found.complete &= !cut;
-        names.sort_unstable();
-        names
+        }
     }
 
     /// Counts what is no directory; a directory comes back, to be walked.
-    fn entry(&mut self, path: Vec<u8>) -> Option<Vec<u8>> {
-        let name = CString::new(&path[..]).ok()?;
-        let Ok(st) = stat(self.place, &name) else {
+    fn entry(&mut self, dir: RawFd, name: Vec<u8>, path: Vec<u8>) -> Option<Vec<u8>> {
+        let name = CString::new(name).ok()?;
+        let Ok(st) = stat(dir, &name) else {
             self.found.complete = false;
             return None;
         };
@@ -232,7 +251,7 @@ impl Walk<'_> {
             return Some(path);
         }
         let made = self.made.get(&path[..]);
-        if made.is_some_and(|made| made.holds(self.place, &name, st.st_mode, st.st_size)) {
+        if made.is_some_and(|made| made.holds(dir, &name, &st)) {
             return None;
         }
         self.found.files += 1;
@@ -247,12 +266,11 @@ impl Walk<'_> {
 /// The command may have shut the directory. It is its own, and lost anyway: opened up and looked into.
 fn open_dir(place: RawFd, path: &[u8]) -> io::Result<OwnedFd> {
     let path = CString::new(if path.is_empty() { b"." } else { path })?;
-    let open = || sys::openat2_c(place, &path, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW, RESOLVE);
-    match open() {
+    let open = |flags| sys::openat2_c(place, &path, flags | libc::O_DIRECTORY | libc::O_NOFOLLOW, RESOLVE);
+    match open(libc::O_RDONLY) {
         Err(e) if e.raw_os_error() == Some(libc::EACCES) => {
-            // SAFETY: path lives through the call. A directory, found so by the walk; nobody is left to swap it.
-            sys::check(unsafe { libc::syscall(libc::SYS_fchmodat, place, path.as_ptr(), 0o700) })?;
-            open()
+            sys::chmod_held(open(libc::O_PATH)?.as_raw_fd(), 0o700)?;
+            open(libc::O_RDONLY)
         }
         other => other,
     }

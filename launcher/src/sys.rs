@@ -228,6 +228,20 @@ pub fn rename(from: RawFd, name: &CStr, to: RawFd, new: &CStr, keep: bool) -> io
     check(unsafe { libc::syscall(libc::SYS_renameat2, from, name.as_ptr(), to, new.as_ptr(), flags) }).map(drop)
 }
 
+/// renameat2(2), RENAME_EXCHANGE: each of two names of a directory gets what the other had, in one step.
+pub fn exchange(dir: RawFd, one: &CStr, other: &CStr) -> io::Result<()> {
+    let flags = libc::RENAME_EXCHANGE;
+    // SAFETY: both names outlive the call.
+    check(unsafe { libc::syscall(libc::SYS_renameat2, dir, one.as_ptr(), dir, other.as_ptr(), flags) }).map(drop)
+}
+
+/// chmod(2) of the very object that an O_PATH descriptor holds; fchmod refuses those, hence the name in /proc.
+pub fn chmod_held(fd: RawFd, mode: libc::mode_t) -> io::Result<()> {
+    let path = cstr(&format!("/proc/self/fd/{fd}"))?;
+    // SAFETY: path outlives the call.
+    check(i64::from(unsafe { libc::chmod(path.as_ptr(), mode) })).map(drop)
+}
+
 pub fn unlink(dir: RawFd, name: &CStr) -> io::Result<()> {
     // SAFETY: name outlives the call.
     check(unsafe { libc::syscall(libc::SYS_unlinkat, dir, name.as_ptr(), 0) }).map(drop)

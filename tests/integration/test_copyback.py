@@ -9,13 +9,17 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from requirements import requirement
-from support.actors import Actor
+from support.actors import WAIT_S, Actor
 from support.boxes import BoxRun, op, worked
 from support.cli import environment, line, stockade
 from support.live import LiveBox
@@ -46,6 +50,27 @@ def save(actor: Actor, script: str, *paths: str, tier: str = "strict", **kwargs:
 def results(run: BoxRun) -> list[str]:
     """What was done with each file."""
     return [row["result"] for row in run.receipt["end"]["copyback"]]
+
+
+@contextmanager
+def slow_renames(pid: int) -> Iterator[None]:
+    """Hold every rename of a process for a second before it happens."""
+    argv = ["strace", "-qq", "-o", "/dev/null", "-e", "trace=renameat2", "-e", "inject=renameat2:delay_enter=1s", "-p", str(pid)]
+    tracer = subprocess.Popen(argv)
+    try:
+        wait_for(lambda: f"TracerPid:\t{tracer.pid}\n" in Path(f"/proc/{pid}/status").read_text())
+        yield
+    finally:
+        tracer.terminate()
+        tracer.wait(WAIT_S)
+
+
+def wait_for(true: Callable[[], bool]) -> None:
+    """Until it is so; a test that hangs says nothing."""
+    until = time.monotonic() + WAIT_S
+    while not true():
+        assert time.monotonic() < until, "it never came"
+        time.sleep(0.01)
 
 
 BY_RENAME = f"test \"$(cat ~/{NAME})\" = before; echo after > ~/.tmp-1; mv ~/.tmp-1 ~/{NAME}"
@@ -105,6 +130,49 @@ def test_a_file_that_the_host_saved_meanwhile_is_never_overwritten_and_the_boxes
     if how in ("in place", "by rename"):
         assert actor.host(state).read_text() == "host\n"
     assert os.path.lexists(actor.host(state)) is (how != "removed") and actor.host(actor.elsewhere).is_dir()
+
+
+@requirement("end.copyback", "fs.metadata")
+@pytest.mark.parametrize("script", ["rm -rf {in_home}/tool; ln -s {elsewhere} {in_home}/tool", "rm -rf {in_home}; mkdir {in_home}; ln -s {elsewhere} {in_home}/tool",
+                                    "rm -rf {in_home}; ln -s {elsewhere}/over {in_home}"])
+def test_a_directory_on_the_way_that_the_command_made_a_link_leads_nowhere(actor: Actor, script: str) -> None:
+    """The supervisor has the host's namespace: a link that it followed would name a file of the host."""
+    state = actor.put(f"{actor.home}/.config/tool/settings.json", "before\n")
+    there = [actor.host(actor.put(f"{actor.elsewhere}/{path}", "before\n", 0o400)) for path in ("settings.json", "over/tool/settings.json")]
+    before = [(path.stat().st_mode, path.stat().st_ctime_ns) for path in there]
+    script = script.format(in_home=f"{actor.home}/.config", elsewhere=actor.elsewhere)
+    # Bare, whoever follows the name changes the mode over there (in a copy of the home, so that the fixture stays).
+    bare = actor.make_dir(f"{actor.home}/bare/.config")
+    actor.sh(f"{script.replace(f'{actor.home}/.config', bare)}; chmod 600 {bare}/tool/settings.json")
+    assert [path.stat().st_mode for path in there] != [mode for mode, _ in before]
+    actor.sh(f"chmod 400 {actor.elsewhere}/settings.json {actor.elsewhere}/over/tool/settings.json")
+    before = [(path.stat().st_mode, path.stat().st_ctime_ns) for path in there]
+    run = save(actor, script, "~/.config/tool/settings.json")
+    assert results(run) == ["not_a_file"], run.raw
+    assert [(path.stat().st_mode, path.stat().st_ctime_ns) for path in there] == before and actor.host(state).read_text() == "before\n"
+    # The twin: the command's own file that it shut, in a directory that it made anew.
+    made = f"rm -rf ~/.config; mkdir -p ~/.config/tool; echo after > ~/.config/tool/settings.json; chmod 0 ~/.config/tool/settings.json"
+    assert results(save(actor, made, "~/.config/tool/settings.json")) == ["written"] and actor.host(state).read_text() == "after\n"
+    for path in (f"{actor.home}/.config", f"{actor.home}/bare", f"{actor.elsewhere}/settings.json", f"{actor.elsewhere}/over"):
+        actor.remove(path)
+
+
+@requirement("end.copyback")
+@pytest.mark.parametrize("saves", [1, 2])
+def test_a_host_save_between_the_look_and_the_rename_is_what_stays(actor: Actor, state: str, saves: int) -> None:
+    """The renames of the supervisor are held up, so that the host's come between for certain: once, and while it goes back."""
+    with LiveBox(actor, tier="strict", profile=[profile(actor)]) as box:
+        worked(box.ask([op("create", "new", path=f"{state}.tmp", text="box\n", keep=True), op("rename", "over", path=f"{state}.tmp", to=state, keep=True)]))
+        with slow_renames(box.process.pid):
+            assert box.process.stdin is not None
+            box.process.stdin.close()
+            wait_for(lambda: list(actor.host(actor.home).glob(".stockade-*")) != [])
+            for number in range(saves):
+                wait_for(lambda: actor.host(state).read_text() == ("box\n" if number else "before\n"))  # noqa: B023
+                actor.sh(f"echo host {number} > {state}.x; mv {state}.x {state}")
+            [row] = box.records(until="end")["end"]["copyback"]
+    assert actor.host(state).read_text() == f"host {saves - 1}\n" and list(actor.host(actor.home).glob(".stockade-*")) == []
+    assert row["result"] == "conflict" and actor.host(row["kept"]).read_text() == "box\n"
 
 
 @requirement("end.copyback")

@@ -60,6 +60,21 @@ def test_a_write_that_leaves_the_counters_as_they_were_is_found(actor: Actor, sc
 
 
 @requirement("end.discarded")
+def test_a_link_to_the_hosts_own_directory_does_not_pass_for_what_was_there(actor: Actor) -> None:
+    """The supervisor has the host's namespace, where the real home lies below the box's name for its own."""
+    actor.put(f"{actor.elsewhere}/app/x", "x\n", 0o644)
+    actor.make_dir(f"{actor.home}/.config")
+    actor.host(f"{actor.home}/.config/app").symlink_to(f"{actor.elsewhere}/app")
+    # As many names as there were; on the host the same name is the same link. The granted file is not lost.
+    script = "test -L ~/.config/app; rm -r ~/.config; ln -s ~/.config ~/.config; touch ~/.foo"
+    got = lost(actor, script, read=[f"{actor.home}/.config/app/x"])
+    assert got["names"] == [f"{actor.home}/.config", f"{actor.home}/.foo"] and got["complete"], got
+    assert lost(actor, "test -L ~/.config/app", read=[f"{actor.home}/.config/app/x"]) == NOTHING
+    actor.remove(f"{actor.home}/.config")
+    actor.remove(f"{actor.elsewhere}/app")
+
+
+@requirement("end.discarded")
 def test_shut_directories_links_and_depth_hide_nothing(actor: Actor) -> None:
     script = ("mkdir ~/.shut ~/.real; echo x > ~/.shut/f; chmod 000 ~/.shut; ln -s . ~/.real/loop; ln -s / ~/.real/root; "
               "d=~/.deep; for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do d=$d/$i; done; mkdir -p $d; echo x > $d/end")
