@@ -151,7 +151,7 @@ def test_a_directory_on_the_way_that_the_command_made_a_link_leads_nowhere(actor
     assert results(run) == ["not_a_file"], run.raw
     assert [(path.stat().st_mode, path.stat().st_ctime_ns) for path in there] == before and actor.host(state).read_text() == "before\n"
     # The twin: the command's own file that it shut, in a directory that it made anew.
-    made = f"rm -rf ~/.config; mkdir -p ~/.config/tool; echo after > ~/.config/tool/settings.json; chmod 0 ~/.config/tool/settings.json"
+    made = "rm -rf ~/.config; mkdir -p ~/.config/tool; echo after > ~/.config/tool/settings.json; chmod 0 ~/.config/tool/settings.json"
     assert results(save(actor, made, "~/.config/tool/settings.json")) == ["written"] and actor.host(state).read_text() == "after\n"
     for path in (f"{actor.home}/.config", f"{actor.home}/bare", f"{actor.elsewhere}/settings.json", f"{actor.elsewhere}/over"):
         actor.remove(path)
