@@ -60,7 +60,7 @@ def leave_with_index(actor: Actor, root: str, content: bytes, script: str) -> Bo
 @requirement("end.quarantine")
 def test_a_small_index_of_gigabytes_of_names_costs_no_memory_and_moves_nothing(actor: Actor, fresh_repo: str) -> None:
     hostile = index((0, b".vscode/" + b"a" * (1 << 20)), *[(0, b"")] * 4_000)
-    assert len(hostile) < 2 << 20 and 4_000 << 20 > MEMORY_KIB << 10, "small on the disk, and more than there is when spelled out"
+    assert len(hostile) < 2 << 20 and MEMORY_KIB << 10 < 4_000 << 20, "small on the disk, and more than there is when spelled out"
     run = leave_with_index(actor, fresh_repo, hostile, "echo evil > .envrc")
     assert run.returncode == 0 and reasons(run) == {".envrc": "index_unread"}, run.stderr
     allowed = index((0, b".vscode/" + b"a" * 250), *[(0, b"")] * 4_000)
