@@ -11,6 +11,7 @@ pub mod asked;
 pub mod index;
 pub mod journal;
 pub mod quarantine;
+mod source;
 pub mod walk;
 
 use std::io;

@@ -3,9 +3,11 @@
 //! Owns a bounded parser of index versions 2 to 4. The file belongs to a tree
 //! that a box may have written: it is opened no-follow as a regular file, every
 //! length is checked, and what is not understood (a split index, a size of hash
-//! that does not fit) answers "cannot tell", which moves nothing.
+//! that does not fit) or goes beyond a bound answers "cannot tell", which moves
+//! nothing. Names of `.git` count as untracked: git never tracks them.
 //! Source: gitformat-index(5).
 
+use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 
@@ -14,6 +16,13 @@ use crate::sys;
 
 /// A million files make an index of about 100 MB; nobody waits for that at a start.
 const INDEX_MAX_BYTES: u64 = 32 << 20;
+/// Linux opens no longer path (PATH_MAX). A name of version 4 is a difference to the one before it,
+/// so few bytes of a file can stand for many long names: the bounds are on the names as they are read.
+const NAME_MAX_BYTES: usize = 4_096;
+const NAMES_MAX_BYTES: usize = 128 << 20;
+/// What is kept of them is held for the whole run, and written to the journal.
+const FOUND_MAX: usize = 20_000;
+const FOUND_MAX_BYTES: usize = 1 << 20;
 const HEADER: usize = 12;
 /// Times, device, inode, mode, owner, group and size before the object's name.
 const STAT: usize = 40;
@@ -61,12 +70,15 @@ impl Parser<'_> {
         if !(2..=4).contains(&version) {
             return None;
         }
-        let (mut at, mut name, mut found) = (HEADER, vec![], vec![]);
+        let (mut at, mut name, mut found) = (HEADER, vec![], Found::default());
         for _ in 0..count {
             at = self.entry(body, at, version, &mut name)?;
-            found.extend(self.watched(&name));
+            found.read = found.read.checked_add(name.len()).filter(|read| *read <= NAMES_MAX_BYTES)?;
+            if let Some(watched) = self.watched(&name) {
+                found.keep(watched)?;
+            }
         }
-        self.extensions(body, at).then_some(found)
+        self.extensions(body, at).then(|| found.names.into_iter().collect())
     }
 
     /// Reads one entry into `name` and returns where the next begins.
@@ -81,6 +93,9 @@ impl Parser<'_> {
             name.clear();
         }
         let length = body.get(at..)?.iter().position(|byte| *byte == 0)?;
+        if name.len() + length > NAME_MAX_BYTES {
+            return None;
+        }
         name.extend_from_slice(&body[at..at + length]);
         let absurd = name.is_empty() || name[0] == b'/';
         let end = match version {
@@ -90,11 +105,11 @@ impl Parser<'_> {
         (!absurd && body.get(at + length..end)?.iter().all(|byte| *byte == 0)).then_some(end)
     }
 
-    fn watched(&self, name: &[u8]) -> Option<Vec<u8>> {
+    fn watched<'a>(&self, name: &'a [u8]) -> Option<&'a [u8]> {
         let inner = name.strip_prefix(self.prefix)?;
         // A directory that a sparse index holds as a whole ends with a slash.
         let path = inner.strip_suffix(b"/").unwrap_or(inner);
-        self.names.reaches(path).then(|| inner.to_vec())
+        (!is_gits_own(path) && self.names.reaches(path)).then_some(inner)
     }
 
     /// True when what follows the entries ends exactly where the file does, and none of it says
@@ -111,9 +126,36 @@ impl Parser<'_> {
     }
 }
 
-/// True when `path` is tracked by one of the names of `tracked`.
+/// What is kept while an index is read: a conflict has a name up to three times, a hostile index
+/// as often as it likes.
+#[derive(Default)]
+struct Found {
+    names: BTreeSet<Vec<u8>>,
+    bytes: usize,
+    read: usize,
+}
+
+impl Found {
+    /// None beyond a bound.
+    fn keep(&mut self, name: &[u8]) -> Option<()> {
+        if !self.names.contains(name) {
+            self.bytes += name.len();
+            self.names.insert(name.to_vec());
+        }
+        (self.names.len() <= FOUND_MAX && self.bytes <= FOUND_MAX_BYTES).then_some(())
+    }
+}
+
+/// True when a component is `.git`, in any case: git takes no such name into an index, so one that
+/// is there was put there to pass a new hook off as the user's. Source: verify_path() of git.
+fn is_gits_own(path: &[u8]) -> bool {
+    path.split(|byte| *byte == b'/').any(|part| part.eq_ignore_ascii_case(b".git"))
+}
+
+/// True when `path` is tracked by one of the names of `tracked`. A directory of a sparse index says
+/// nothing of a `.git` below it.
 pub fn holds(tracked: &[Vec<u8>], path: &[u8]) -> bool {
-    tracked.iter().any(|name| name == path || (name.ends_with(b"/") && path.starts_with(name)))
+    !is_gits_own(path) && tracked.iter().any(|name| name == path || (name.ends_with(b"/") && path.starts_with(name)))
 }
 
 fn number(body: &[u8], at: usize) -> Option<u32> {
@@ -229,6 +271,55 @@ mod tests {
             }
         }
         assert!(Path::new(&index).exists());
+    }
+
+    /// An index of version 4 without its hash: per entry how much of the last name goes and what comes.
+    fn version_4(entries: &[(u8, &[u8])]) -> Vec<u8> {
+        let mut bytes = [&b"DIRC"[..], &4u32.to_be_bytes(), &(entries.len() as u32).to_be_bytes()].concat();
+        for (strip, name) in entries {
+            bytes.extend([0; STAT + HASH_SIZES[0] + 2]);
+            bytes.push(*strip);
+            bytes.extend([name, &b"\0"[..]].concat());
+        }
+        bytes.extend([0; HASH_SIZES[0]]);
+        bytes
+    }
+
+    fn parsed(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
+        let names = Node::compile(&[".vscode/*", ".git/hooks/*", "*/.git/hooks/*"].map(str::to_owned)).unwrap();
+        Parser { bytes, hash: HASH_SIZES[0], names: &names, prefix: b"" }.run()
+    }
+
+    #[test]
+    fn a_small_index_that_stands_for_gigabytes_of_names_cannot_tell() {
+        let long = |size: usize| [&b".vscode/"[..], &vec![b'a'; size]].concat();
+        let (name, mut entries) = (long(1 << 20), vec![(0, &b""[..]); 2_000]);
+        entries[0].1 = &name;
+        assert_eq!(parsed(&version_4(&entries)), None);
+        // As long as a path can be, and as often as that: one name is kept.
+        let name = long(4_000);
+        entries[0].1 = &name;
+        assert_eq!(parsed(&version_4(&entries)).unwrap(), std::slice::from_ref(&name));
+        // Long enough to be looked at for seconds.
+        entries.resize(40_000, (0, b""));
+        assert_eq!(parsed(&version_4(&entries)), None);
+        // Each another name: too much to keep.
+        let ends: Vec<String> = (0..1_000).map(|number| format!("{number:04}")).collect();
+        let others = ends.iter().map(|end| (4, end.as_bytes()));
+        let entries: Vec<(u8, &[u8])> = [(0, &name[..])].into_iter().chain(others).collect();
+        assert_eq!(parsed(&version_4(&entries)), None);
+        assert_eq!(parsed(&version_4(&entries[..200])).unwrap().len(), 200);
+    }
+
+    #[test]
+    fn an_index_that_names_what_git_never_tracks_tracks_none_of_it() {
+        for name in
+            [&b".git/hooks/pre-commit"[..], b".GIT/hooks/x", b"sub/.git/hooks/x", b".git/", b".vscode/tasks.json"]
+        {
+            let found = parsed(&version_4(&[(0, name)])).unwrap();
+            assert_eq!(found.is_empty(), name != b".vscode/tasks.json", "{name:?}");
+        }
+        assert!(!holds(&[b"sub/".to_vec()], b"sub/.git/hooks/x") && holds(&[b"sub/".to_vec()], b"sub/.gitx"));
     }
 
     #[test]

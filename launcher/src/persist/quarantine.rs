@@ -6,23 +6,22 @@
 //! root; everything else stays and is reported with the reason. Each move is
 //! announced in the journal first, goes through descriptors opened no-follow,
 //! and is undone when the object that arrived is not the one that was judged.
-//! Next: journal.rs.
+//! Next: source.rs for one file's way, journal.rs.
 
+use std::cell::Cell;
 use std::ffi::CString;
-use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use serde::Serialize;
 
 use super::asked::{OnPersistence, Quarantine};
 use super::journal::{Journal, Move};
-use super::walk::{open_root, Entry, Node};
+use super::source::{Source, COPY_MAX_BYTES};
+use super::walk::Node;
 use super::{compile, index, Change, ChangeKind, Root, Snapshot};
 use crate::sys::{self, make_dir, open_dir};
 
-/// Between file systems the content is copied; a larger file stays where it is.
-const COPY_MAX_BYTES: u64 = 64 << 20;
 /// For one box; the rest stays and is reported.
 const MOVES_MAX: usize = 1_000;
 
@@ -133,6 +132,8 @@ fn listed(asked: &Quarantine, path: &[u8]) -> bool {
 /// The place of one run, and the lock under which files are moved there.
 struct Mover {
     place: OwnedFd,
+    /// Bytes that copies may still write.
+    budget: Cell<u64>,
     _lock: OwnedFd,
 }
 
@@ -140,7 +141,7 @@ impl Mover {
     fn new(journal: &Journal) -> Result<Self, Left> {
         let lock = journal.lock_moves().map_err(|_| Left::SharedRoot)?;
         let place = place(journal.state_home(), &journal.run_id).map_err(|_| Left::Denied)?;
-        Ok(Self { place, _lock: lock })
+        Ok(Self { place, budget: Cell::new(COPY_MAX_BYTES), _lock: lock })
     }
 
     /// Moves one file and returns where it went, below `quarantine` of the state home.
@@ -153,7 +154,7 @@ impl Mover {
         let name = CString::new(number.to_string()).map_err(|_| Left::Denied)?;
         let to = format!("{}/{number}", journal.run_id);
         journal.intend(&Move::new(change.found.root, &change.found.path, &to)).map_err(denied)?;
-        source.move_to(self.place.as_raw_fd(), &name)?;
+        source.move_to(self.place.as_raw_fd(), &name, &self.budget)?;
         sys::fsync(self.place.as_raw_fd()).map_err(denied)?;
         Ok(to)
     }
@@ -169,120 +170,6 @@ fn place(state_home: &str, run_id: &str) -> io::Result<OwnedFd> {
         here = open_dir(here.as_raw_fd(), &name)?;
     }
     Ok(here)
-}
-
-/// One file that was judged, by the descriptor of its directory.
-struct Source {
-    dir: OwnedFd,
-    name: CString,
-    entry: Entry,
-}
-
-impl Source {
-    /// The way there is walked anew from the root, and has to end at the object that was compared.
-    fn open(root: &Root, change: &Change) -> Result<Self, Left> {
-        let swapped = |_: io::Error| Left::Swapped;
-        let top = open_root(&root.watched.root).map_err(swapped)?;
-        if Entry::of(top.as_raw_fd(), c"").map_err(swapped)?.identity() != root.state.identity {
-            return Err(Left::Swapped);
-        }
-        let path = &change.found.path;
-        let at = path.iter().rposition(|byte| *byte == b'/');
-        let (above, name) = at.map_or((&b"."[..], &path[..]), |at| (&path[..at], &path[at + 1..]));
-        let cstring = |bytes: &[u8]| CString::new(bytes).map_err(|_| Left::Swapped);
-        let resolve = sys::RESOLVE_BENEATH | sys::RESOLVE_NO_SYMLINKS | sys::RESOLVE_NO_MAGICLINKS;
-        let flags = libc::O_PATH | libc::O_DIRECTORY;
-        let dir = sys::openat2_c(top.as_raw_fd(), &cstring(above)?, flags, resolve).map_err(swapped)?;
-        let source = Self { dir, name: cstring(name)?, entry: change.found.entry.ok_or(Left::Swapped)? };
-        match source.is_same(source.dir.as_raw_fd(), &source.name) {
-            true => Ok(source),
-            false => Err(Left::Swapped),
-        }
-    }
-
-    /// A rename changes the change time, so that is left out.
-    fn is_same(&self, dir: RawFd, name: &std::ffi::CStr) -> bool {
-        Entry::of(dir, name).is_ok_and(|now| now.is_same_content(&self.entry))
-    }
-
-    fn move_to(&self, place: RawFd, name: &std::ffi::CStr) -> Result<(), Left> {
-        let from = self.dir.as_raw_fd();
-        match sys::rename(from, &self.name, place, name, true) {
-            Ok(()) => {}
-            Err(e) if e.raw_os_error() == Some(libc::EXDEV) => return self.copy_to(place, name),
-            // A file system without RENAME_NOREPLACE; nothing of that name is in a directory of ours.
-            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-                sys::rename(from, &self.name, place, name, false).map_err(|_| Left::Denied)?;
-            }
-            Err(_) => return Err(Left::Denied),
-        }
-        if self.is_same(place, name) {
-            return Ok(());
-        }
-        // Somebody on the host put another object there meanwhile: it goes back, never over a third.
-        // Where that cannot be, it stays here and the journal's line says so.
-        let _ = sys::rename(place, name, from, &self.name, true);
-        Err(Left::Swapped)
-    }
-
-    fn copy_to(&self, place: RawFd, name: &std::ffi::CStr) -> Result<(), Left> {
-        match self.copy(place, name) {
-            Ok(true) => {}
-            Ok(false) => return Err(Left::TooLarge),
-            Err(_) => {
-                // Half a copy; the original is still where it was.
-                let _ = sys::unlink(place, name);
-                return Err(Left::Denied);
-            }
-        }
-        let from = self.dir.as_raw_fd();
-        if !self.is_same(from, &self.name) {
-            let _ = sys::unlink(place, name);
-            return Err(Left::Swapped);
-        }
-        sys::unlink(from, &self.name).map_err(|_| Left::Denied)
-    }
-
-    /// False when it is too large.
-    fn copy(&self, place: RawFd, name: &std::ffi::CStr) -> io::Result<bool> {
-        let from = self.dir.as_raw_fd();
-        if self.entry.is_link() {
-            let target = CString::new(sys::link_target(from, &self.name)?)?;
-            // SAFETY: both strings outlive the call.
-            return sys::check(i64::from(unsafe { libc::symlinkat(target.as_ptr(), place, name.as_ptr()) }))
-                .map(|_| true);
-        }
-        let source = File::from(sys::openat(from, &self.name, libc::O_RDONLY, 0)?);
-        if !Entry::of(source.as_raw_fd(), c"")?.is_same_content(&self.entry) {
-            return Err(io::Error::from_raw_os_error(libc::ESTALE));
-        }
-        if self.entry.size() > COPY_MAX_BYTES {
-            return Ok(false);
-        }
-        let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL;
-        let mut copy = File::from(sys::openat(place, name, flags, self.entry.permissions() & 0o700 | 0o600)?);
-        keep_owner(&source, &copy)?;
-        // Not io::copy: it would need more of the C library than is there.
-        let mut piece = vec![0; 64 << 10];
-        let mut left = COPY_MAX_BYTES;
-        while let size @ 1.. = (&source).take(left).read(&mut piece)? {
-            copy.write_all(&piece[..size])?;
-            left -= size as u64;
-        }
-        sys::fsync(copy.as_raw_fd())?;
-        Ok(true)
-    }
-}
-
-/// A root caller's copy belongs to whom the original belongs.
-fn keep_owner(source: &File, copy: &File) -> io::Result<()> {
-    let st = sys::fstat(source.as_raw_fd())?;
-    // SAFETY: no pointers.
-    match unsafe { libc::geteuid() } {
-        // SAFETY: as above.
-        0 => sys::check(unsafe { libc::syscall(libc::SYS_fchown, copy.as_raw_fd(), st.st_uid, st.st_gid) }).map(drop),
-        _ => Ok(()),
-    }
 }
 
 /// The line that undoes a move: exact, and safe to print, whatever the command called its file.
