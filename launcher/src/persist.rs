@@ -186,7 +186,7 @@ impl Root {
         let root = show(self.watched.root.as_bytes());
         let before = &self.state.seen;
         if before.cut || after.cut {
-            result.degraded.push(format!("persistence of {root}: more than {PATTERN_ENTRIES} entries or {DEPTH} levels, the rest was not looked at"));
+            result.degraded.push(format!("persistence of {root}: more than {PATTERN_ENTRIES} entries or {DEPTH} levels, or too many names to keep: the rest was not looked at"));
         }
         for path in before.unreadable.iter().chain(&after.unreadable) {
             result.degraded.push(format!("persistence of {root}: {} could not be read", show(path)));

@@ -21,7 +21,15 @@ pub const REFUSED: i32 = 125;
 pub struct Watched<'a> {
     pub before: Snapshot,
     pub journal: Option<Journal<'a>>,
+    pub settled: Settled,
+}
+
+/// What was found of boxes that were killed on the same roots.
+#[derive(Default)]
+pub struct Settled {
     pub earlier: Vec<report::Earlier>,
+    /// What of them could not be found out.
+    pub degraded: Vec<String>,
 }
 
 /// Where records go.
@@ -97,12 +105,12 @@ impl Session {
     }
 
     pub fn record_end(&self, box_: &mut Supervisor, out: &Out, watch: Watched) {
-        let Watched { before, mut journal, earlier } = watch;
+        let Watched { before, mut journal, settled } = watch;
         let mut compared = before.compare();
         if let Some(journal) = &mut journal {
             quarantine::act(&before, &mut compared.changes, journal, 0);
         }
-        self.write_end(box_, out, compared, earlier);
+        self.write_end(box_, out, compared, settled);
         // Only now: a crash up to here loses nothing.
         drop(journal);
     }
@@ -116,12 +124,13 @@ impl Session {
         }
     }
 
-    fn write_end(&self, box_: &mut Supervisor, out: &Out, compared: Compared, earlier: Vec<report::Earlier>) {
+    fn write_end(&self, box_: &mut Supervisor, out: &Out, compared: Compared, settled: Settled) {
         if compared.failed {
             box_.ended.get_or_insert(report::Outcome::Persistence);
         }
         let mut degraded = std::mem::take(&mut box_.degraded);
         degraded.extend(compared.degraded);
+        degraded.extend(settled.degraded);
         if box_.inside.closed > 0 {
             degraded.push(format!("inside: {} connections closed for saying too much", box_.inside.closed));
         }
@@ -146,7 +155,7 @@ impl Session {
             cpu_ms: Some(cpu_ms),
             max_rss_bytes: Some(max_rss_bytes),
             persistence,
-            earlier,
+            earlier: settled.earlier,
             guard_lost,
             discarded,
             copyback,
@@ -165,25 +174,41 @@ impl Session {
 }
 
 /// Looks in place of boxes that were killed on the roots of this one, and writes their end records.
-pub fn settle(leftovers: Vec<Leftover>, out: &Out) -> Vec<report::Earlier> {
-    let mut earlier = vec![];
+pub fn settle(leftovers: Vec<Leftover>, out: &Out) -> Settled {
+    let mut settled = Settled::default();
     for mut left in leftovers {
-        let mut compared = left.before.compare();
-        let moved = quarantine::moved(&left.before, &left.moves, left.journal.state_home());
-        quarantine::act(&left.before, &mut compared.changes, &mut left.journal, left.moves.len());
-        compared.changes.extend(moved);
-        let said = format!("end: written by run {}: the supervisor of this one was killed", out.run_id);
-        let mut degraded = [compared.degraded, vec![said]].concat();
-        let persistence = clip(compared.changes, "persistence", &mut degraded);
-        let record = killed(&left.journal.run_id, persistence.clone(), clip(degraded, "degraded", &mut vec![]));
+        let (changes, mut degraded) = look_for(&mut left);
+        settled.degraded.extend(degraded.iter().map(|said| format!("run {}: {said}", left.run_id())));
+        degraded.push(format!("end: written by run {}: the supervisor of this one was killed", out.run_id));
+        let persistence = clip(changes, "persistence", &mut degraded);
+        let record = killed(left.run_id(), persistence.clone(), clip(degraded, "degraded", &mut vec![]));
         let json = report::to_json(&record).unwrap_or_default();
         if out.spool.as_ref().is_some_and(|spool| !matches!(spool.append(&json), Ok(Appended::Whole))) {
             eprintln!("stockade: audit degraded: the end record of {} could not be written", record.run_id);
         }
-        earlier.push(report::Earlier { run_id: record.run_id, persistence });
+        settled.earlier.push(report::Earlier { run_id: record.run_id, persistence });
     }
-    earlier.retain(|run| !run.persistence.is_empty());
-    clip(earlier, "earlier", &mut vec![])
+    settled.earlier.retain(|run| !run.persistence.is_empty());
+    settled.earlier = clip(settled.earlier, "earlier", &mut settled.degraded);
+    settled
+}
+
+/// What one killed box changed and what is not known of it, after moving what may be moved.
+fn look_for(left: &mut Leftover) -> (Vec<Change>, Vec<String>) {
+    match left {
+        Leftover::Unread { run_id, why, .. } => {
+            let said =
+                format!("persistence of the killed box not compared: the journal of {run_id} cannot be read: {why}");
+            (vec![], vec![said])
+        }
+        Leftover::Noted { journal, before, moves } => {
+            let mut compared = before.compare();
+            let moved = quarantine::moved(before, moves, journal.state_home());
+            quarantine::act(before, &mut compared.changes, journal, moves.len());
+            compared.changes.extend(moved);
+            (compared.changes, compared.degraded)
+        }
+    }
 }
 
 fn killed(run_id: &str, persistence: Vec<Change>, degraded: Vec<String>) -> report::End {
