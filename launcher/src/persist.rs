@@ -10,6 +10,7 @@
 pub mod asked;
 pub mod index;
 pub mod journal;
+pub mod manifest;
 pub mod quarantine;
 pub mod walk;
 
@@ -49,6 +50,8 @@ pub struct Found {
     pub entry: Option<Entry>,
     /// It lies below a `.git` that was not there, or was another one.
     pub new_repository: bool,
+    /// The list has this very name, not a pattern for it: a box cannot make many of them.
+    pub spelled: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -146,7 +149,11 @@ impl Root {
                 _ => continue,
             };
             let new_repository = self.in_new_repository(path, &after);
-            self.push(result, kind, Found { root: number, path: path.clone(), entry: Some(*entry), new_repository });
+            self.push(
+                result,
+                kind,
+                Found { root: number, path: path.clone(), entry: Some(*entry), new_repository, spelled: false },
+            );
         }
         for path in before.entries.keys().filter(|path| !after.entries.contains_key(*path)) {
             // A cut walk may only have missed it: ask for the name itself.
@@ -179,6 +186,8 @@ impl Root {
 
     fn push(&self, result: &mut Compared, change: ChangeKind, found: Found) {
         let (root, path) = (self.watched.root.clone(), show(&found.path));
+        let spelled = found.path == b"." || self.watched.names.iter().any(|name| name.as_bytes() == found.path);
+        let found = Found { spelled, ..found };
         result.changes.push(Change { root, path, change, restore: None, left: None, found });
     }
 

@@ -7,7 +7,7 @@ use crate::args::Args;
 use crate::copyback::{self, Aside, Copied};
 use crate::ending;
 use crate::persist::journal::{Journal, Leftover};
-use crate::persist::{quarantine, Change, Compared, Snapshot};
+use crate::persist::{manifest, quarantine, Change, Compared, Snapshot};
 use crate::report::{self, Refusal, Report};
 use crate::session::{self, Session};
 use crate::spool::{Appended, Spool};
@@ -108,7 +108,7 @@ impl Session {
         let Watched { before, mut journal, settled } = watch;
         let mut compared = before.compare();
         if let Some(journal) = &mut journal {
-            quarantine::act(&before, &mut compared.changes, journal, 0);
+            compared.degraded.extend(quarantine::act(&before, &mut compared.changes, journal, 0));
         }
         self.write_end(box_, out, compared, settled);
         // Only now: a crash up to here loses nothing.
@@ -134,7 +134,8 @@ impl Session {
         if box_.inside.closed > 0 {
             degraded.push(format!("inside: {} connections closed for saying too much", box_.inside.closed));
         }
-        let persistence = clip(compared.changes, "persistence", &mut degraded);
+        let listed = listed(self.state_home.as_deref(), &out.run_id);
+        let persistence = clip_changes(compared.changes, listed.as_deref(), &mut degraded);
         box_.lost.dedup();
         let guard_lost = clip(box_.lost.clone(), "guard_lost", &mut degraded);
         let degraded = clip(degraded, "degraded", &mut vec![]);
@@ -155,6 +156,7 @@ impl Session {
             cpu_ms: Some(cpu_ms),
             max_rss_bytes: Some(max_rss_bytes),
             persistence,
+            quarantine: listed,
             earlier: settled.earlier,
             guard_lost,
             discarded,
@@ -179,14 +181,16 @@ pub fn settle(leftovers: Vec<Leftover>, out: &Out) -> Settled {
     for mut left in leftovers {
         let (changes, mut degraded) = look_for(&mut left);
         settled.degraded.extend(degraded.iter().map(|said| format!("run {}: {said}", left.run_id())));
+        let listed = left.state_home().and_then(|home| listed(Some(home), left.run_id()));
         degraded.push(format!("end: written by run {}: the supervisor of this one was killed", out.run_id));
-        let persistence = clip(changes, "persistence", &mut degraded);
-        let record = killed(left.run_id(), persistence.clone(), clip(degraded, "degraded", &mut vec![]));
+        let persistence = clip_changes(changes, listed.as_deref(), &mut degraded);
+        let record =
+            killed(left.run_id(), persistence.clone(), listed.clone(), clip(degraded, "degraded", &mut vec![]));
         let json = report::to_json(&record).unwrap_or_default();
         if out.spool.as_ref().is_some_and(|spool| !matches!(spool.append(&json), Ok(Appended::Whole))) {
             eprintln!("stockade: audit degraded: the end record of {} could not be written", record.run_id);
         }
-        settled.earlier.push(report::Earlier { run_id: record.run_id, persistence });
+        settled.earlier.push(report::Earlier { run_id: record.run_id, persistence, quarantine: listed });
     }
     settled.earlier.retain(|run| !run.persistence.is_empty());
     settled.earlier = clip(settled.earlier, "earlier", &mut settled.degraded);
@@ -204,14 +208,15 @@ fn look_for(left: &mut Leftover) -> (Vec<Change>, Vec<String>) {
         Leftover::Noted { journal, before, moves } => {
             let mut compared = before.compare();
             let moved = quarantine::moved(before, moves, journal.state_home());
-            quarantine::act(before, &mut compared.changes, journal, moves.len());
+            let lost = quarantine::act(before, &mut compared.changes, journal, moves.len());
+            compared.degraded.extend(lost);
             compared.changes.extend(moved);
             (compared.changes, compared.degraded)
         }
     }
 }
 
-fn killed(run_id: &str, persistence: Vec<Change>, degraded: Vec<String>) -> report::End {
+fn killed(run_id: &str, persistence: Vec<Change>, quarantine: Option<String>, degraded: Vec<String>) -> report::End {
     report::End {
         schema: report::SCHEMA,
         record: "end",
@@ -225,6 +230,7 @@ fn killed(run_id: &str, persistence: Vec<Change>, degraded: Vec<String>) -> repo
         cpu_ms: None,
         max_rss_bytes: None,
         persistence,
+        quarantine,
         earlier: vec![],
         guard_lost: vec![],
         discarded: None,
@@ -241,6 +247,27 @@ pub fn record_inside(box_: &mut Supervisor, out: &Out, data: &[u8]) {
     if matches!(written, Some(Err(_) | Ok(Appended::Degraded(_)))) && box_.degraded.is_empty() {
         box_.degraded.push("inside record lost".to_string());
     }
+}
+
+/// The list of what was moved for a run, where anything was.
+fn listed(state_home: Option<&str>, run_id: &str) -> Option<String> {
+    manifest::path(state_home?, run_id)
+}
+
+/// What is named is first what the list spells out, and of that first what is still there: a box
+/// cannot push these out with many others. What was moved is in the run's own list.
+fn clip_changes(mut changes: Vec<Change>, listed: Option<&str>, degraded: &mut Vec<String>) -> Vec<Change> {
+    changes.sort_by_key(|change| (!change.found.spelled, change.restore.is_some()));
+    let moved = |changes: &[Change]| changes.iter().filter(|change| change.restore.is_some()).count();
+    let (all, all_moved) = (changes.len(), moved(&changes));
+    let kept = clip(changes, "", &mut vec![]);
+    let (more, more_moved) = (all - kept.len(), all_moved - moved(&kept));
+    if more > 0 {
+        let list = listed.filter(|_| more_moved > 0).map_or(String::new(), |path| format!(", listed in {path}"));
+        let there = more - more_moved;
+        degraded.push(format!("persistence: {more} more: {there} left where they are, {more_moved} moved{list}"));
+    }
+    kept
 }
 
 /// The end record must fit a pipe that nobody reads before the status is known:

@@ -131,3 +131,56 @@ def test_moving_what_a_killed_box_left_does_not_end_the_next_box(actor: Actor, f
     [earlier] = end["earlier"]
     assert earlier["run_id"] == run_id and earlier["persistence"][0]["restore"], earlier
     assert not os.path.lexists(actor.host(f"{fresh_repo}/.envrc"))
+
+
+def listed(actor: Actor, run: BoxRun) -> list[dict[str, Any]]:
+    """The lines of the list that the receipt names."""
+    return [json.loads(line) for line in actor.host(run.receipt["end"]["quarantine"]).read_text().splitlines()]
+
+
+@requirement("end.quarantine")
+def test_every_file_that_was_moved_has_a_way_back_however_many_there_are(actor: Actor, fresh_repo: str) -> None:
+    run = leave(actor, fresh_repo, "mkdir -p .claude/skills; for n in $(seq 150); do echo $n > .claude/skills/$n.md; done; echo x > .mcp.json")
+    names = [*(f".claude/skills/{number}.md" for number in range(1, 151)), ".mcp.json"]
+    assert [name for name in names if os.path.lexists(actor.host(f"{fresh_repo}/{name}"))] == []
+    named = [path for path, row in rows(run).items() if row["restore"]]
+    assert ".mcp.json" in named and len(named) < len(names), "the receipt has no room for all of them"
+    lines = listed(actor, run)
+    assert sorted(item["path"] for item in lines) == sorted(f"{fresh_repo}/{name}" for name in names)
+    assert [word for word in run.receipt["end"]["degraded"] if f"{len(names) - len(named)} moved, listed in " in word]
+    done = actor.call(["/bin/bash", "-ec", "\n".join(item["restore"] for item in lines)])
+    assert done.returncode == 0, done.stderr
+    assert [name for name in names if not actor.host(f"{fresh_repo}/{name}").exists()] == []
+    assert actor.host(f"{fresh_repo}/.claude/skills/77.md").read_text() == "77\n"
+    assert run.receipt["end"]["quarantine"] in stockade(actor, "show", run.receipt["end"]["run_id"]).out.replace("\n", "")
+
+
+@requirement("end.quarantine")
+@pytest.mark.parametrize("word", ["quarantine", "report"])
+def test_many_names_of_a_pattern_hide_none_that_is_spelled_out(actor: Actor, fresh_repo: str, word: str) -> None:
+    run = leave(actor, fresh_repo, "mkdir .claude; for n in $(seq 1100); do echo > .claude/$n; done; echo x > .mcp.json", on_persistence=word)
+    row = rows(run)[".mcp.json"]
+    assert bool(row["restore"]) is (word == "quarantine") is not os.path.lexists(actor.host(f"{fresh_repo}/.mcp.json"))
+    left = [path for path in actor.host(f"{fresh_repo}/.claude").iterdir() if path.is_file()]
+    assert len(left) == (101 if word == "quarantine" else 1100)
+    [said] = [word for word in run.receipt["end"]["degraded"] if word.startswith("persistence: ")]
+    assert int(said.split()[1]) + len(rows(run)) >= 1101, said
+
+
+@requirement("end.quarantine", "end.journal")
+def test_what_is_moved_for_a_killed_box_is_listed_too(actor: Actor, fresh_repo: str) -> None:
+    run_id = plant_and_kill(actor, fresh_repo)
+    [earlier] = leave(actor, fresh_repo, "true").receipt["end"]["earlier"]
+    assert earlier["quarantine"] == f"{actor.home}/{STATE}/quarantine/{run_id}/manifest.jsonl"
+    [item] = [json.loads(line) for line in actor.host(earlier["quarantine"]).read_text().splitlines()]
+    assert (item["path"], item["restore"]) == (f"{fresh_repo}/.envrc", earlier["persistence"][0]["restore"])
+    actor.call(["/bin/bash", "-ec", item["restore"]])
+    assert actor.host(f"{fresh_repo}/.envrc").read_text() == "evil\n"
+
+
+@requirement("end.fail")
+def test_more_changes_than_a_receipt_names_fail_the_run_where_that_was_asked(actor: Actor, fresh_repo: str) -> None:
+    run = leave(actor, fresh_repo, "mkdir .claude; for n in $(seq 1100); do echo > .claude/$n; done; echo x > .mcp.json",
+                caller="operator", on_persistence="fail")
+    assert (run.returncode, run.receipt["end"]["outcome"]) == (125, "persistence") and ".mcp.json" in rows(run)
+    assert [word for word in run.receipt["end"]["degraded"] if "left where they are" in word]

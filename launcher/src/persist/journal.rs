@@ -169,6 +169,13 @@ pub enum Leftover<'a> {
 }
 
 impl Leftover<'_> {
+    pub fn state_home(&self) -> Option<&str> {
+        match self {
+            Self::Noted { journal, .. } => Some(journal.state_home()),
+            Self::Unread { .. } => None,
+        }
+    }
+
     pub fn run_id(&self) -> &str {
         match self {
             Self::Noted { journal, .. } => &journal.run_id,
