@@ -13,8 +13,8 @@ use crate::args::{self, Args};
 use crate::init::{self, Start};
 use crate::inside::Inside;
 use crate::nest::Entrance;
-use crate::persist::journal::Journals;
-use crate::receipts::{self, refuse, Out, Watched};
+use crate::persist::journal::{Journal, Journals};
+use crate::receipts::{self, refuse, Out, Settled, Watched};
 use crate::report::{Outcome, Refusal, Report};
 use crate::session::{adopt, wall_ms, Block, Session};
 use crate::spool::Spool;
@@ -177,6 +177,10 @@ impl Session {
     /// From the first order to P1 until every process is dead.
     fn drive(&self, box_: &mut Supervisor, out: &Out, args: &Args) -> Result<(), Refusal> {
         let plan = &self.loaded.plan;
+        let journals = self.journals(args)?;
+        // Before P1 guards anything: what a killed box left and is moved now is no longer there to be
+        // guarded, and from here on no other box moves what this one guards.
+        let (journal, settled) = self.open_journal(journals.as_ref(), out)?;
         order(box_, &control::Order::Build)?;
         let mut covers = cover::find(plan, &self.cwd)?;
         covers.guards.extend(appear::find(plan)?);
@@ -190,8 +194,7 @@ impl Session {
                 Err(e) => return Err(why_gone(box_, Refusal::new("guard_denied", "entrance").io(&e))),
             }
         }
-        let journals = self.journals(args)?;
-        let watched = self.note_roots(journals.as_ref(), out)?;
+        let watched = self.note_roots(journal, settled)?;
         out.report.ready()?;
         if let Some(spool) = &out.spool {
             // Found out before the command runs, not after.
@@ -232,19 +235,27 @@ impl Session {
         }
     }
 
-    /// What the write roots hold, before the command runs: noted where a crash leaves it.
-    fn note_roots<'a>(&self, journals: Option<&'a Journals>, out: &Out) -> Result<Watched<'a>, Refusal> {
+    /// Settles what killed boxes left, and says that this one has its roots.
+    fn open_journal<'a>(
+        &self,
+        journals: Option<&'a Journals>,
+        out: &Out,
+    ) -> Result<(Option<Journal<'a>>, Settled), Refusal> {
         let persistence = &self.loaded.plan.persistence;
-        let Some(journals) = journals else {
-            let before = persist::snapshot(persistence).map_err(|e| unwatched(&e))?;
-            return Ok(Watched { before, journal: None, earlier: vec![] });
-        };
+        let Some(journals) = journals else { return Ok((None, Settled::default())) };
         let leftovers = journals.leftovers(persistence).map_err(|e| unnoted(&e))?;
-        let earlier = receipts::settle(leftovers, out);
-        let mut journal = journals.begin(&out.run_id, persistence).map_err(|e| unnoted(&e))?;
-        let before = persist::snapshot(persistence).map_err(|e| unwatched(&e))?;
-        journal.record(&before).map_err(|e| unnoted(&e))?;
-        Ok(Watched { before, journal: Some(journal), earlier })
+        let settled = receipts::settle(leftovers, out);
+        let journal = journals.begin(&out.run_id, persistence).map_err(|e| unnoted(&e))?;
+        Ok((Some(journal), settled))
+    }
+
+    /// What the write roots hold, before the command runs: noted where a crash leaves it.
+    fn note_roots<'a>(&self, mut journal: Option<Journal<'a>>, settled: Settled) -> Result<Watched<'a>, Refusal> {
+        let before = persist::snapshot(&self.loaded.plan.persistence).map_err(|e| unwatched(&e))?;
+        if let Some(journal) = &mut journal {
+            journal.record(&before).map_err(|e| unnoted(&e))?;
+        }
+        Ok(Watched { before, journal, settled })
     }
 }
 

@@ -10,6 +10,7 @@
 pub mod asked;
 pub mod index;
 pub mod journal;
+pub mod manifest;
 pub mod quarantine;
 mod source;
 pub mod walk;
@@ -50,6 +51,8 @@ pub struct Found {
     pub entry: Option<Entry>,
     /// It lies below a `.git` that was not there, or was another one.
     pub new_repository: bool,
+    /// The list has this very name, not a pattern for it: a box cannot make many of them.
+    pub spelled: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -160,7 +163,11 @@ impl Root {
                 _ => continue,
             };
             let new_repository = self.in_new_repository(path, &after);
-            self.push(result, kind, Found { root: number, path: path.clone(), entry: Some(*entry), new_repository });
+            self.push(
+                result,
+                kind,
+                Found { root: number, path: path.clone(), entry: Some(*entry), new_repository, spelled: false },
+            );
         }
         for path in before.entries.keys().filter(|path| !after.entries.contains_key(*path)) {
             // A cut walk may only have missed it: ask for the name itself.
@@ -208,6 +215,8 @@ impl Root {
 
     fn push(&self, result: &mut Compared, change: ChangeKind, found: Found) {
         let (root, path) = (self.watched.root.clone(), show(&found.path));
+        let spelled = found.path == b"." || self.watched.names.iter().any(|name| name.as_bytes() == found.path);
+        let found = Found { spelled, ..found };
         result.changes.push(Change { root, path, change, restore: None, left: None, found });
     }
 
@@ -215,7 +224,7 @@ impl Root {
         let root = show(self.watched.root.as_bytes());
         let before = &self.state.seen;
         if before.cut || after.cut {
-            result.degraded.push(format!("persistence of {root}: more than {PATTERN_ENTRIES} entries or {DEPTH} levels, the rest was not looked at"));
+            result.degraded.push(format!("persistence of {root}: more than {PATTERN_ENTRIES} entries or {DEPTH} levels, or too many names to keep: the rest was not looked at"));
         }
         for path in before.unreadable.iter().chain(&after.unreadable) {
             result.degraded.push(format!("persistence of {root}: {} could not be read", show(path)));

@@ -7,7 +7,7 @@ use crate::args::Args;
 use crate::copyback::{self, Aside, Copied};
 use crate::ending;
 use crate::persist::journal::{Journal, Leftover};
-use crate::persist::{quarantine, Change, Compared, Snapshot};
+use crate::persist::{manifest, quarantine, Change, Compared, Snapshot};
 use crate::report::{self, Refusal, Report};
 use crate::session::{self, Session};
 use crate::spool::{Appended, Spool};
@@ -21,7 +21,15 @@ pub const REFUSED: i32 = 125;
 pub struct Watched<'a> {
     pub before: Snapshot,
     pub journal: Option<Journal<'a>>,
+    pub settled: Settled,
+}
+
+/// What was found of boxes that were killed on the same roots.
+#[derive(Default)]
+pub struct Settled {
     pub earlier: Vec<report::Earlier>,
+    /// What of them could not be found out.
+    pub degraded: Vec<String>,
 }
 
 /// Where records go.
@@ -97,12 +105,12 @@ impl Session {
     }
 
     pub fn record_end(&self, box_: &mut Supervisor, out: &Out, watch: Watched) {
-        let Watched { before, mut journal, earlier } = watch;
+        let Watched { before, mut journal, settled } = watch;
         let mut compared = before.compare();
         if let Some(journal) = &mut journal {
-            quarantine::act(&before, &mut compared.changes, journal, 0);
+            compared.degraded.extend(quarantine::act(&before, &mut compared.changes, journal, 0));
         }
-        self.write_end(box_, out, compared, earlier);
+        self.write_end(box_, out, compared, settled);
         // Only now: a crash up to here loses nothing.
         drop(journal);
     }
@@ -116,17 +124,19 @@ impl Session {
         }
     }
 
-    fn write_end(&self, box_: &mut Supervisor, out: &Out, compared: Compared, earlier: Vec<report::Earlier>) {
+    fn write_end(&self, box_: &mut Supervisor, out: &Out, compared: Compared, settled: Settled) {
         if let Some(what) = &compared.failed {
             box_.changed = format!("{what} (hint: `stockade show {}` names them)", out.run_id);
             box_.ended.get_or_insert(report::Outcome::Persistence);
         }
         let mut degraded = std::mem::take(&mut box_.degraded);
         degraded.extend(compared.degraded);
+        degraded.extend(settled.degraded);
         if box_.inside.closed > 0 {
             degraded.push(format!("inside: {} connections closed for saying too much", box_.inside.closed));
         }
-        let persistence = clip(compared.changes, "persistence", &mut degraded);
+        let listed = listed(self.state_home.as_deref(), &out.run_id);
+        let persistence = clip_changes(compared.changes, listed.as_deref(), &mut degraded);
         box_.lost.dedup();
         let guard_lost = clip(box_.lost.clone(), "guard_lost", &mut degraded);
         let degraded = clip(degraded, "degraded", &mut vec![]);
@@ -147,7 +157,8 @@ impl Session {
             cpu_ms: Some(cpu_ms),
             max_rss_bytes: Some(max_rss_bytes),
             persistence,
-            earlier,
+            quarantine: listed,
+            earlier: settled.earlier,
             guard_lost,
             discarded,
             copyback,
@@ -166,28 +177,47 @@ impl Session {
 }
 
 /// Looks in place of boxes that were killed on the roots of this one, and writes their end records.
-pub fn settle(leftovers: Vec<Leftover>, out: &Out) -> Vec<report::Earlier> {
-    let mut earlier = vec![];
+pub fn settle(leftovers: Vec<Leftover>, out: &Out) -> Settled {
+    let mut settled = Settled::default();
     for mut left in leftovers {
-        let mut compared = left.before.compare();
-        let moved = quarantine::moved(&left.before, &left.moves, left.journal.state_home());
-        quarantine::act(&left.before, &mut compared.changes, &mut left.journal, left.moves.len());
-        compared.changes.extend(moved);
-        let said = format!("end: written by run {}: the supervisor of this one was killed", out.run_id);
-        let mut degraded = [compared.degraded, vec![said]].concat();
-        let persistence = clip(compared.changes, "persistence", &mut degraded);
-        let record = killed(&left.journal.run_id, persistence.clone(), clip(degraded, "degraded", &mut vec![]));
+        let (changes, mut degraded) = look_for(&mut left);
+        settled.degraded.extend(degraded.iter().map(|said| format!("run {}: {said}", left.run_id())));
+        let listed = left.state_home().and_then(|home| listed(Some(home), left.run_id()));
+        degraded.push(format!("end: written by run {}: the supervisor of this one was killed", out.run_id));
+        let persistence = clip_changes(changes, listed.as_deref(), &mut degraded);
+        let record =
+            killed(left.run_id(), persistence.clone(), listed.clone(), clip(degraded, "degraded", &mut vec![]));
         let json = report::to_json(&record).unwrap_or_default();
         if out.spool.as_ref().is_some_and(|spool| !matches!(spool.append(&json), Ok(Appended::Whole))) {
             eprintln!("stockade: audit degraded: the end record of {} could not be written", record.run_id);
         }
-        earlier.push(report::Earlier { run_id: record.run_id, persistence });
+        settled.earlier.push(report::Earlier { run_id: record.run_id, persistence, quarantine: listed });
     }
-    earlier.retain(|run| !run.persistence.is_empty());
-    clip(earlier, "earlier", &mut vec![])
+    settled.earlier.retain(|run| !run.persistence.is_empty());
+    settled.earlier = clip(settled.earlier, "earlier", &mut settled.degraded);
+    settled
 }
 
-fn killed(run_id: &str, persistence: Vec<Change>, degraded: Vec<String>) -> report::End {
+/// What one killed box changed and what is not known of it, after moving what may be moved.
+fn look_for(left: &mut Leftover) -> (Vec<Change>, Vec<String>) {
+    match left {
+        Leftover::Unread { run_id, why, .. } => {
+            let said =
+                format!("persistence of the killed box not compared: the journal of {run_id} cannot be read: {why}");
+            (vec![], vec![said])
+        }
+        Leftover::Noted { journal, before, moves } => {
+            let mut compared = before.compare();
+            let moved = quarantine::moved(before, moves, journal.state_home());
+            let lost = quarantine::act(before, &mut compared.changes, journal, moves.len());
+            compared.degraded.extend(lost);
+            compared.changes.extend(moved);
+            (compared.changes, compared.degraded)
+        }
+    }
+}
+
+fn killed(run_id: &str, persistence: Vec<Change>, quarantine: Option<String>, degraded: Vec<String>) -> report::End {
     report::End {
         schema: report::SCHEMA,
         record: "end",
@@ -201,6 +231,7 @@ fn killed(run_id: &str, persistence: Vec<Change>, degraded: Vec<String>) -> repo
         cpu_ms: None,
         max_rss_bytes: None,
         persistence,
+        quarantine,
         earlier: vec![],
         guard_lost: vec![],
         discarded: None,
@@ -217,6 +248,27 @@ pub fn record_inside(box_: &mut Supervisor, out: &Out, data: &[u8]) {
     if matches!(written, Some(Err(_) | Ok(Appended::Degraded(_)))) && box_.degraded.is_empty() {
         box_.degraded.push("inside record lost".to_string());
     }
+}
+
+/// The list of what was moved for a run, where anything was.
+fn listed(state_home: Option<&str>, run_id: &str) -> Option<String> {
+    manifest::path(state_home?, run_id)
+}
+
+/// What is named is first what the list spells out, and of that first what is still there: a box
+/// cannot push these out with many others. What was moved is in the run's own list.
+fn clip_changes(mut changes: Vec<Change>, listed: Option<&str>, degraded: &mut Vec<String>) -> Vec<Change> {
+    changes.sort_by_key(|change| (!change.found.spelled, change.restore.is_some()));
+    let moved = |changes: &[Change]| changes.iter().filter(|change| change.restore.is_some()).count();
+    let (all, all_moved) = (changes.len(), moved(&changes));
+    let kept = clip(changes, "", &mut vec![]);
+    let (more, more_moved) = (all - kept.len(), all_moved - moved(&kept));
+    if more > 0 {
+        let list = listed.filter(|_| more_moved > 0).map_or(String::new(), |path| format!(", listed in {path}"));
+        let there = more - more_moved;
+        degraded.push(format!("persistence: {more} more: {there} left where they are, {more_moved} moved{list}"));
+    }
+    kept
 }
 
 /// The end record must fit a pipe that nobody reads before the status is known:

@@ -5,12 +5,15 @@
 //! written the end record, then removes it: a file that nobody holds belongs to
 //! a box that was killed, and the next launch on one of its roots compares in
 //! its place. Boxes also learn from it whether another one has their root.
-//! Fails closed: without its file a box is not started. Next: quarantine.rs.
+//! Fails closed: without its file a box is not started, one that cannot be read
+//! counts as on every root while it is held, and is named when nobody does.
+//! Its size is bounded when it is written, because a box chooses the names that
+//! are noted. Next: quarantine.rs.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -29,7 +32,12 @@ const LOCK: &CStr = c".lock";
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 /// A file name holds so many roots; those beyond are not found again after a crash.
 const ROOTS: usize = 8;
-const READ_MAX_BYTES: u64 = 16 << 20;
+/// The first line, which is read apart: whose roots these are.
+const HEADER_MAX_BYTES: usize = 1 << 20;
+/// A whole file. Written is never more than is read.
+const MAX_BYTES: usize = 16 << 20;
+/// What may be noted of before; the rest is for moves.
+const BEFORE_MAX_BYTES: usize = 8 << 20;
 /// Left by boxes that were killed, on roots that nobody uses any more.
 const LEFT_MAX: usize = 256;
 const LEFT_DAYS: u64 = 30;
@@ -60,7 +68,7 @@ impl Move {
     }
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, Default)]
 struct Stored {
     taken_ns: i64,
     identity: (u64, u64),
@@ -78,6 +86,27 @@ enum Line {
     Move(Move),
 }
 
+/// The text of one root; over the bound that nothing is known of it, so nothing is moved there.
+fn stored(state: &State, most: usize) -> io::Result<String> {
+    let text = json(&Stored::of(state))?;
+    match text.len() <= most {
+        true => Ok(text),
+        false => json(&Stored { taken_ns: taken_ns(state), identity: state.identity, cut: true, ..Stored::default() }),
+    }
+}
+
+fn taken_ns(state: &State) -> i64 {
+    i64::try_from(state.taken_ns).unwrap_or(i64::MAX)
+}
+
+fn json(value: &impl Serialize) -> io::Result<String> {
+    serde_json::to_string(value).map_err(|_| invalid())
+}
+
+fn invalid() -> io::Error {
+    io::Error::from(io::ErrorKind::InvalidData)
+}
+
 /// Bytes of a name as text and back: each byte is the character of its number.
 fn to_text(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| char::from(*byte)).collect()
@@ -91,7 +120,7 @@ impl Stored {
     fn of(state: &State) -> Self {
         let names = |list: &Vec<Vec<u8>>| list.iter().map(|name| to_text(name)).collect();
         Self {
-            taken_ns: i64::try_from(state.taken_ns).unwrap_or(i64::MAX),
+            taken_ns: taken_ns(state),
             identity: state.identity,
             entries: state.seen.entries.iter().map(|(name, entry)| (to_text(name), *entry)).collect(),
             repositories: state.seen.repositories.iter().map(|(name, id)| (to_text(name), *id)).collect(),
@@ -129,13 +158,31 @@ pub struct Journal<'a> {
     pub run_id: String,
     name: CString,
     file: File,
+    size: usize,
 }
 
-/// A box that was killed: what it saw, and what it was about to move.
-pub struct Leftover<'a> {
-    pub journal: Journal<'a>,
-    pub before: Snapshot,
-    pub moves: Vec<Move>,
+/// A box that was killed.
+pub enum Leftover<'a> {
+    /// What it saw, and what it was about to move.
+    Noted { journal: Journal<'a>, before: Snapshot, moves: Vec<Move> },
+    /// What it changed cannot be told any more. The file goes with it, where it could be opened.
+    Unread { run_id: String, why: io::Error, _journal: Option<Journal<'a>> },
+}
+
+impl Leftover<'_> {
+    pub fn state_home(&self) -> Option<&str> {
+        match self {
+            Self::Noted { journal, .. } => Some(journal.state_home()),
+            Self::Unread { .. } => None,
+        }
+    }
+
+    pub fn run_id(&self) -> &str {
+        match self {
+            Self::Noted { journal, .. } => &journal.run_id,
+            Self::Unread { run_id, .. } => run_id,
+        }
+    }
 }
 
 impl Journals {
@@ -164,8 +211,8 @@ impl Journals {
         let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_APPEND;
         let file = File::from(sys::openat(self.fd(), &hidden, flags, 0o600)?);
         sys::try_lock(file.as_raw_fd(), libc::LOCK_EX)?;
-        let mut journal = Journal { all: self, run_id: run_id.to_owned(), name: hidden, file };
-        journal.line(&header)?;
+        let mut journal = Journal { all: self, run_id: run_id.to_owned(), name: hidden, file, size: 0 };
+        journal.line(json(&header)?, HEADER_MAX_BYTES)?;
         sys::rename(self.fd(), &journal.name, self.fd(), &name, false)?;
         journal.name = name;
         Ok(journal)
@@ -200,39 +247,35 @@ impl Journals {
         Ok(ours.filter_map(|name| self.leftover(name)).collect())
     }
 
+    /// None: a box that lives, has just ended, or was killed before it had looked: its command never ran.
     fn leftover(&self, name: &str) -> Option<Leftover<'_>> {
-        let (mut journal, text) = self.orphan(name)?;
-        let mut lines = text.lines();
-        let header: Option<Header> = lines.next().and_then(|line| serde_json::from_str(line).ok());
-        let header = header.filter(|header| header.schema == SCHEMA && name.starts_with(&header.run_id));
-        let lines: Vec<Line> = lines.filter_map(|line| serde_json::from_str(line).ok()).collect();
-        let (mut before, mut moves) = (None, vec![]);
-        for line in lines {
-            match line {
-                Line::Before(states) => before = Some(states),
-                Line::Move(step) => moves.push(step),
-            }
+        let run_id = name.split('-').next().unwrap_or_default().to_owned();
+        let mut journal = match self.orphan(name) {
+            Ok(free) => free?,
+            Err(why) => return Some(Leftover::Unread { run_id, why, _journal: None }),
+        };
+        journal.run_id.clone_from(&run_id);
+        match journal.read() {
+            Ok((before, moves)) => Some(Leftover::Noted { journal, before: before?, moves }),
+            Err(why) => Some(Leftover::Unread { run_id, why, _journal: Some(journal) }),
         }
-        // Killed before it had looked: its command never ran.
-        let (header, before) = header.zip(before).filter(|(h, before)| h.roots.len() == before.len())?;
-        let roots =
-            header.roots.into_iter().zip(before).map(|(watched, stored)| Root::remembered(watched, stored.state()));
-        let before = Snapshot { roots: roots.collect::<io::Result<_>>().ok()? };
-        journal.run_id = header.run_id;
-        Some(Leftover { journal, before, moves })
     }
 
-    /// A file that nobody holds, locked for us, and what is in it.
-    fn orphan(&self, name: &str) -> Option<(Journal<'_>, String)> {
-        let name = CString::new(name).ok()?;
-        let file = File::from(sys::openat(self.fd(), &name, libc::O_RDWR | libc::O_APPEND, 0).ok()?);
+    /// A file that nobody holds, locked for us.
+    fn orphan(&self, name: &str) -> io::Result<Option<Journal<'_>>> {
+        let name = CString::new(name)?;
+        let Some(file) = self.present(&name, libc::O_RDWR | libc::O_APPEND)? else { return Ok(None) };
         // No link left: its box has just ended, or somebody else has taken it over.
-        let free =
-            sys::try_lock(file.as_raw_fd(), libc::LOCK_EX).ok()? && sys::fstat(file.as_raw_fd()).ok()?.st_nlink > 0;
-        let mut text = String::new();
-        free.then(|| file.as_fd().try_clone_to_owned().ok())??;
-        (&file).take(READ_MAX_BYTES).read_to_string(&mut text).ok()?;
-        Some((Journal { all: self, run_id: String::new(), name, file }, text))
+        let free = sys::try_lock(file.as_raw_fd(), libc::LOCK_EX)? && sys::fstat(file.as_raw_fd())?.st_nlink > 0;
+        Ok(free.then(|| Journal { all: self, run_id: String::new(), name, file, size: 0 }))
+    }
+
+    /// None where the file is gone: its box has ended.
+    fn present(&self, name: &CStr, flags: i32) -> io::Result<Option<File>> {
+        match sys::openat(self.fd(), name, flags, 0) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+            other => other.map(|fd| Some(File::from(fd))),
+        }
     }
 
     /// The log of killed boxes on roots that nobody uses any more does not grow for ever. An identifier
@@ -242,42 +285,90 @@ impl Journals {
         let extra = names.len().saturating_sub(LEFT_MAX);
         let old = |(at, name): &(usize, &String)| *at < extra || name.trim_start_matches('.') < limit.as_str();
         for (_, name) in names.iter().enumerate().filter(old).take(ROOTS) {
-            drop(self.orphan(name));
+            drop(self.orphan(name)); // what was free is removed
         }
     }
 
-    /// True when a live box other than `but` has a root at, in or above `root`.
+    /// True when a live box other than `but` has a root at, in or above `root`. An error where it cannot be told.
     fn has(&self, root: &str, but: &CStr) -> io::Result<bool> {
         let names = self.names()?;
-        let others = names.iter().filter(|name| name.as_bytes() != but.to_bytes() && !name.starts_with('.'));
-        Ok(others
-            .filter_map(|name| self.live_roots(name))
-            .flatten()
-            .any(|other| within(&other, root) || within(root, &other)))
+        for name in names.iter().filter(|name| name.as_bytes() != but.to_bytes() && !name.starts_with('.')) {
+            let roots = self.live_roots(name)?;
+            if roots.iter().any(|other| within(other, root) || within(root, other)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
-    fn live_roots(&self, name: &str) -> Option<Vec<String>> {
-        let file = File::from(sys::openat(self.fd(), &CString::new(name).ok()?, libc::O_RDONLY, 0).ok()?);
-        if sys::try_lock(file.as_raw_fd(), libc::LOCK_EX).ok()? {
-            return None;
+    /// None of a box that has ended.
+    fn live_roots(&self, name: &str) -> io::Result<Vec<String>> {
+        let Some(file) = self.present(&CString::new(name)?, libc::O_RDONLY)? else { return Ok(vec![]) };
+        if sys::try_lock(file.as_raw_fd(), libc::LOCK_EX)? {
+            return Ok(vec![]);
         }
-        let mut text = String::new();
-        file.take(READ_MAX_BYTES).read_to_string(&mut text).ok()?;
-        let header: Header = serde_json::from_str(text.lines().next()?).ok()?;
-        Some(header.roots.into_iter().map(|watched| watched.root).collect())
+        Ok(header(&file)?.0.roots.into_iter().map(|watched| watched.root).collect())
+    }
+}
+
+/// The first line, however long the rest is, and what was read of the rest with it.
+fn header(mut file: &File) -> io::Result<(Header, Vec<u8>)> {
+    let (mut text, mut piece) = (vec![], [0; 4096]);
+    let end = loop {
+        let from = text.len();
+        let size = file.read(&mut piece)?;
+        text.extend_from_slice(&piece[..size]);
+        if let Some(at) = text[from..].iter().position(|byte| *byte == b'\n') {
+            break from + at;
+        }
+        if size == 0 || text.len() > HEADER_MAX_BYTES {
+            return Err(invalid());
+        }
+    };
+    let header: Header = serde_json::from_slice(&text[..end]).map_err(|_| invalid())?;
+    match header.schema == SCHEMA {
+        true => Ok((header, text.split_off(end + 1))),
+        false => Err(invalid()),
     }
 }
 
 impl Journal<'_> {
     /// Called before the command runs.
     pub fn record(&mut self, before: &Snapshot) -> io::Result<()> {
-        self.line(&Line::Before(before.roots.iter().map(|root| Stored::of(&root.state)).collect()))
+        let most = BEFORE_MAX_BYTES / before.roots.len().max(1);
+        let roots: io::Result<Vec<String>> = before.roots.iter().map(|root| stored(&root.state, most)).collect();
+        self.line(format!("{{\"before\":[{}]}}", roots?.join(",")), MAX_BYTES)
     }
 
     /// Called before each file is moved; on the disk when it returns.
     pub fn intend(&mut self, step: &Move) -> io::Result<()> {
-        self.line(&Line::Move(step.clone()))?;
+        self.line(json(&Line::Move(step.clone()))?, MAX_BYTES)?;
         sys::fsync(self.file.as_raw_fd())
+    }
+
+    /// What was there before, None where nobody had looked yet, and the moves that were announced.
+    fn read(&mut self) -> io::Result<(Option<Snapshot>, Vec<Move>)> {
+        let (header, mut text) = header(&self.file)?;
+        (&self.file).take(MAX_BYTES as u64 + 1).read_to_end(&mut text)?;
+        self.size = text.len();
+        if self.size > MAX_BYTES || header.run_id != self.run_id {
+            return Err(invalid());
+        }
+        let (mut before, mut moves) = (None, vec![]);
+        self.drop_torn(&mut text)?;
+        for line in text.split_inclusive(|byte| *byte == b'\n') {
+            match serde_json::from_slice(line).map_err(|_| invalid())? {
+                Line::Before(states) => before = Some(states),
+                Line::Move(step) => moves.push(step),
+            }
+        }
+        let Some(before) = before else { return Ok((None, moves)) };
+        if before.len() != header.roots.len() {
+            return Err(invalid());
+        }
+        let roots =
+            header.roots.into_iter().zip(before).map(|(watched, stored)| Root::remembered(watched, stored.state()));
+        Ok((Some(Snapshot { roots: roots.collect::<io::Result<_>>()? }), moves))
     }
 
     pub fn state_home(&self) -> &str {
@@ -293,11 +384,30 @@ impl Journal<'_> {
         self.all.has(root, &self.name)
     }
 
-    fn line(&mut self, value: &impl Serialize) -> io::Result<()> {
-        let mut text = serde_json::to_string(value).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+    /// What follows the last end of line was being written when the box was killed, and is not true yet.
+    fn drop_torn(&mut self, text: &mut Vec<u8>) -> io::Result<()> {
+        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let torn = text.len() - whole;
+        if torn > 0 {
+            let length = sys::fstat(self.file.as_raw_fd())?.st_size - torn as i64;
+            // SAFETY: no pointers.
+            sys::check(unsafe { libc::syscall(libc::SYS_ftruncate, self.file.as_raw_fd(), length) })?;
+        }
+        text.truncate(whole);
+        self.size = whole;
+        Ok(())
+    }
+
+    /// EFBIG where the file would become larger than `most`.
+    fn line(&mut self, mut text: String, most: usize) -> io::Result<()> {
         text.push('\n');
+        if self.size + text.len() > most {
+            return Err(io::Error::from_raw_os_error(libc::EFBIG));
+        }
         let _held = HeldSignal::hold(libc::SIGXFSZ);
-        self.file.write_all(text.as_bytes())
+        self.file.write_all(text.as_bytes())?;
+        self.size += text.len();
+        Ok(())
     }
 }
 

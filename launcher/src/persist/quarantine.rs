@@ -17,6 +17,7 @@ use serde::Serialize;
 
 use super::asked::{OnPersistence, Quarantine};
 use super::journal::{Journal, Move};
+use super::manifest::{Item, Manifest};
 use super::source::{Source, COPY_MAX_BYTES};
 use super::walk::Node;
 use super::{compile, index, Change, ChangeKind, Root, Snapshot};
@@ -51,9 +52,10 @@ pub enum Left {
     Denied,
 }
 
-/// Moves what may be moved; fills in `restore` and `left` of the changes. `from`: the first number
-/// that no earlier move of this run has taken.
-pub fn act(before: &Snapshot, changes: &mut [Change], journal: &mut Journal, from: usize) {
+/// Moves what may be moved; fills in `restore` and `left` of the changes, names that the list spells
+/// out first: a box cannot keep them out with many others. `from`: the first number that no earlier
+/// move of this run has taken.
+pub fn act(before: &Snapshot, changes: &mut [Change], journal: &mut Journal, from: usize) -> Vec<String> {
     let asked = |change: &&mut Change| before.roots[change.found.root].watched.mode == OnPersistence::Quarantine;
     let mut wanted = vec![];
     for change in changes.iter_mut().filter(asked) {
@@ -63,21 +65,24 @@ pub fn act(before: &Snapshot, changes: &mut [Change], journal: &mut Journal, fro
         }
     }
     if wanted.is_empty() {
-        return;
+        return vec![];
     }
-    let mover = Mover::new(journal);
+    wanted.sort_by_key(|change| !change.found.spelled);
+    let mut mover = Mover::new(journal);
     for (number, change) in wanted.into_iter().enumerate() {
         let root = &before.roots[change.found.root];
-        let moved = match &mover {
+        let moved = match &mut mover {
             Err(left) => Err(*left),
             Ok(_) if number >= MOVES_MAX => Err(Left::TooMany),
             Ok(mover) => mover.take(root, change, from + number, journal),
         };
         match moved {
-            Ok(to) => change.restore = Some(restore_line(journal.state_home(), &to, root, &change.found.path)),
+            Ok(restore) => change.restore = Some(restore),
             Err(left) => change.left = Some(left),
         }
     }
+    let kept = mover.map_or(Ok(()), |mover| mover.manifest.keep());
+    kept.err().map(|e| format!("quarantine: the list of what was moved could not be kept: {e}")).into_iter().collect()
 }
 
 /// What a killed box, or whoever compared in its place, had moved before it could say so.
@@ -134,6 +139,7 @@ struct Mover {
     place: OwnedFd,
     /// Bytes that copies may still write.
     budget: Cell<u64>,
+    manifest: Manifest,
     _lock: OwnedFd,
 }
 
@@ -141,11 +147,12 @@ impl Mover {
     fn new(journal: &Journal) -> Result<Self, Left> {
         let lock = journal.lock_moves().map_err(|_| Left::SharedRoot)?;
         let place = place(journal.state_home(), &journal.run_id).map_err(|_| Left::Denied)?;
-        Ok(Self { place, budget: Cell::new(COPY_MAX_BYTES), _lock: lock })
+        let manifest = Manifest::open(place.as_raw_fd()).map_err(|_| Left::Denied)?;
+        Ok(Self { place, budget: Cell::new(COPY_MAX_BYTES), manifest, _lock: lock })
     }
 
-    /// Moves one file and returns where it went, below `quarantine` of the state home.
-    fn take(&self, root: &Root, change: &Change, number: usize, journal: &mut Journal) -> Result<String, Left> {
+    /// Moves one file and returns the line that puts it back.
+    fn take(&mut self, root: &Root, change: &Change, number: usize, journal: &mut Journal) -> Result<String, Left> {
         if journal.shared(&root.watched.root).unwrap_or(true) {
             return Err(Left::SharedRoot);
         }
@@ -153,10 +160,21 @@ impl Mover {
         let source = Source::open(root, change)?;
         let name = CString::new(number.to_string()).map_err(|_| Left::Denied)?;
         let to = format!("{}/{number}", journal.run_id);
-        journal.intend(&Move::new(change.found.root, &change.found.path, &to)).map_err(denied)?;
+        let restore = restore_line(journal.state_home(), &to, root, &change.found.path);
+        let path = format!("{}/{}", change.root, change.path);
+        journal.intend(&Move::new(change.found.root, &change.found.path, &to)).map_err(unwritten)?;
+        self.manifest.add(&Item { number, path: &path, restore: &restore }).map_err(denied)?;
         source.move_to(self.place.as_raw_fd(), &name, &self.budget)?;
         sys::fsync(self.place.as_raw_fd()).map_err(denied)?;
-        Ok(to)
+        Ok(restore)
+    }
+}
+
+/// The journal has room for so many moves.
+fn unwritten(error: io::Error) -> Left {
+    match error.raw_os_error() {
+        Some(libc::EFBIG) => Left::TooMany,
+        _ => Left::Denied,
     }
 }
 

@@ -76,6 +76,8 @@ pub struct End {
     pub cpu_ms: Option<u64>,
     pub max_rss_bytes: Option<u64>,
     pub persistence: Vec<Change>,
+    /// The file with every move into quarantine and the line that undoes it.
+    pub quarantine: Option<String>,
     /// What killed boxes left on the same roots, found at the start of this one.
     pub earlier: Vec<Earlier>,
     pub guard_lost: Vec<String>,
@@ -92,6 +94,7 @@ pub struct End {
 pub struct Earlier {
     pub run_id: String,
     pub persistence: Vec<Change>,
+    pub quarantine: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -206,6 +209,7 @@ mod tests {
             cpu_ms: Some(0),
             max_rss_bytes: Some(0),
             persistence: Vec::new(),
+            quarantine: None,
             earlier: Vec::new(),
             guard_lost: Vec::new(),
             discarded: None,

@@ -179,8 +179,10 @@ def _end(receipt: Receipt, end: Any) -> Iterator[tuple[str, str]]:
     for item in receipt.persistence:
         if item.get("restore"):
             yield "restore", item["restore"]
+    if end.get("quarantine"):
+        yield "quarantine", f"all that was moved, with the line that puts each back: {end['quarantine']}"
     for run in receipt.earlier:
-        yield "earlier", f"run {run['run_id']} was killed, and left {len(run['persistence'])} changes"
+        yield "earlier", f"run {run['run_id']} was killed, and left {len(run['persistence'])} changes{_listed(run)}"
     for item in receipt.copyback:
         yield "copyback", _copied(item)
     if _lost_files(receipt):
@@ -254,6 +256,10 @@ def _fate(item: Mapping[str, Any]) -> str:
     left = item.get("left")
     # That a change of what was there is not moved needs no word.
     return f", left: {str(left).replace('_', ' ')}" if left and left != "not_new" else ""
+
+
+def _listed(run: Mapping[str, Any]) -> str:
+    return f", what was moved: {run['quarantine']}" if run.get("quarantine") else ""
 
 
 def _persistence(items: Sequence[Mapping[str, Any]], run_id: str) -> str:
