@@ -8,6 +8,7 @@ paths that are too long, a path that changes while it is read, and vfork.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -26,10 +27,14 @@ SIGNALS = [number for number in range(1, 65) if number not in (32, 33)]
 
 
 def _child(body):
+    """A group of its own: the kernel drops terminal stops of a group that is orphaned, as a session's first is."""
     pid = os.fork()
     if pid == 0:
+        os.setpgid(0, 0)
         body()
         os._exit(99)
+    with contextlib.suppress(PermissionError, ProcessLookupError):  # it was quicker, or is gone
+        os.setpgid(pid, pid)
     return pid
 
 
