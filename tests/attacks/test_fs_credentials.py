@@ -135,10 +135,12 @@ def test_a_bind_alias_is_hidden(root: Actor, user: Actor, tier: str) -> None:
 @at_tiers("fs.credentials")
 def test_stores_that_the_host_creates_or_replaces_stay_hidden(actor: Actor, stores: list[str], tier: str) -> None:
     late = [f"{actor.home}/{path}" for path in LATE]
+    plain = actor.put(f"{actor.workspace}/plain", "plain\n", 0o644)
     for path in late:
         actor.remove(path)
     with LiveBox(actor, tier=tier) as box:
         failed_with(box.ask(_reads(sorted({*late, *stores}))), GONE)
+        assert box.ask(_reads([plain]))[f"read {plain}"]["value"] == "plain\n"
         for path in {*late, *stores}:
             actor.agent.do("replace", path=path, text=f"{NEEDLE} late\n")
         worked(actor.bare(_reads(late)))
@@ -151,12 +153,14 @@ def test_stores_that_the_host_creates_or_replaces_stay_hidden(actor: Actor, stor
 @requirement("fs.credentials", "B.host_renames_over")
 @at_tiers("fs.credentials")
 def test_a_parent_that_the_host_renames_and_makes_anew_stays_hidden(actor: Actor, stores: list[str], tier: str) -> None:
+    plain = actor.put(f"{actor.workspace}/plain", "plain\n", 0o644)
     with LiveBox(actor, tier=tier) as box:
         actor.agent.do("rename", path=f"{actor.home}/.aws", to=f"{actor.home}/.aws-old")
         actor.agent.do("write", path=f"{actor.home}/.aws/credentials", text=NEEDLE)
         ops = _reads([f"{actor.home}/.aws/credentials"])
         worked(actor.bare(ops))
         failed_with(box.ask(ops), GONE)
+        assert box.ask(_reads([plain]))[f"read {plain}"]["value"] == "plain\n"
     actor.remove(f"{actor.home}/.aws-old")
 
 

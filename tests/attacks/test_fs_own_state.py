@@ -82,13 +82,21 @@ def test_a_write_root_above_the_state_home_is_refused(actor: Actor, state: str, 
 @requirement("fs.own_state")
 @at_tiers("fs.own_state")
 def test_the_package_and_launcher_cannot_be_changed(actor: Actor, tier: str) -> None:
-    lib = str(actor.stage.lib)
-    launcher = str(actor.stage.launcher)
-    ops = [op("write_open", path=launcher), op("write_open", path=f"{lib}/stockade/errors.py"), op("create", path=f"{lib}/sitecustomize.py"),
+    """A package that the caller owns: without the box each change works, for both callers."""
+    lib = actor.make_dir(f"{actor.home}/own-lib")
+    shutil.copytree(actor.stage.lib / "stockade", actor.host(f"{lib}/stockade"), dirs_exist_ok=True)
+    subprocess.run(["chown", "-R", f"{actor.uid}:{actor.gid}", str(actor.host(lib))], check=True)
+    ops = [op("write_open", path=f"{lib}/stockade/_bin/stockade-launch"), op("write_open", path=f"{lib}/stockade/errors.py"), op("create", path=f"{lib}/sitecustomize.py"),
            op("rename", path=f"{lib}/stockade", to=f"{lib}/gone"), op("unlink", path=f"{lib}/stockade/errors.py")]
-    if actor.is_root:
-        worked(actor.bare(ops))
-    failed_with(actor.box(ops, tier=tier).answers, READ_ONLY)
+    worked(actor.bare(ops))
+    before = snapshot(actor.host(lib), ("__pycache__",))
+    run = actor.box([*ops, op("create", "twin", path=f"{actor.workspace}/twin")], tier=tier, lib=lib)
+    # The running launcher is busy before it is read-only; at strict the directory around the package is the private home's.
+    private = {f"create {lib}/sitecustomize.py"} if tier == "strict" else set()
+    failed_with(run.answers, READ_ONLY | {"ETXTBSY"}, but={"twin", *private})
+    worked({"twin": run.answers["twin"]})
+    assert changes(before, snapshot(actor.host(lib), ("__pycache__",))) == {}
+    actor.remove(lib)
 
 
 @requirement("fs.own_state")
@@ -128,7 +136,8 @@ def test_an_install_inside_the_write_root_is_read_only(actor: Actor, venv: str, 
     worked(actor.bare(ops))
     run = actor.box([*ops, op("create", "twin", path=f"{actor.workspace}/twin")], tier=tier, lib=venv, python=f"{actor.workspace}/.venv/bin/python3")
     failed_with(run.answers, {"EROFS", "EBUSY", "EACCES"}, but={"twin"})
-    run.value("twin")
+    worked({"twin": run.answers["twin"]})
+    assert not actor.host(f"{venv}/evil.pth").exists() and actor.host(f"{venv}/stockade").is_dir()
 
 
 @requirement("fs.own_state")
@@ -184,7 +193,11 @@ def test_a_lying_home_does_not_open_the_state_of_the_account(actor: Actor, state
     false_home = actor.make_dir(f"{actor.home}/false-home")
     ops = [op("read", path=f"{state}/keys/signing.key"), op("read", path=f"{state}/apps/chat/secret"), op("rewrite", path=f"{state}/audit/probe.log")]
     worked(actor.bare(ops))
-    failed_with(actor.box(ops, tier=tier, env={**actor.env, "HOME": false_home}).answers, READ_ONLY)
+    before = actor.host(f"{state}/audit/probe.log").read_bytes()
+    run = actor.box([*ops, op("create", "twin", path=f"{actor.workspace}/twin")], tier=tier, env={**actor.env, "HOME": false_home})
+    failed_with(run.answers, READ_ONLY, but={"twin"})
+    worked({"twin": run.answers["twin"]})
+    assert actor.host(f"{state}/audit/probe.log").read_bytes() == before
     actor.remove(false_home)
 
 

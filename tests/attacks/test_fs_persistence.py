@@ -166,7 +166,11 @@ def test_hook_directories_and_helpers_that_the_config_names_are_guarded(actor: A
     ops = [op(kind, path=path) for path in paths for kind in ("rewrite", "unlink")]
     ops += [op("rename", "swap hooks", path=f"{fresh_repo}/githooks", to=f"{fresh_repo}/githooks2")]
     worked(actor.bare(ops, cwd=fresh_repo))
-    failed_with(actor.box(ops, tier=tier, cwd=fresh_repo).answers, BLOCKED)
+    before = {path: actor.host(path).read_bytes() for path in paths}
+    run = actor.box([*ops, op("create", "twin", path=f"{fresh_repo}/tools/other.sh")], tier=tier, cwd=fresh_repo)
+    failed_with(run.answers, BLOCKED, but={"twin"})
+    worked({"twin": run.answers["twin"]})
+    assert {path: actor.host(path).read_bytes() for path in paths} == before
 
 
 @requirement("fs.persistence", "B.git_without_hooks", "B.move_into_guard")

@@ -32,7 +32,7 @@ def test_env_files_are_unreadable_and_samples_are_not(actor: Actor, fresh_repo: 
     worked(actor.bare(ops, cwd=fresh_repo))
     run = actor.box([*ops, *(op("read", path=path) for path in plain), op("find", "find", path=fresh_repo, needle="workspace-needle")], tier=tier, cwd=fresh_repo)
     failed_with({f"read {path}": run.answers[f"read {path}"] for path in secret}, {"ENOENT", "EACCES"})
-    worked({f"read {path}": run.answers[f"read {path}"] for path in plain})
+    assert [run.value(f"read {path}") for path in plain] == ["KEY=workspace-needle\n"] * len(plain)
     found_only(run, "find", plain)
     kept(run, "fs.workspace_secrets", tier)
 
