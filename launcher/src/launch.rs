@@ -177,11 +177,12 @@ impl Session {
     /// From the first order to P1 until every process is dead.
     fn drive(&self, box_: &mut Supervisor, out: &Out, args: &Args) -> Result<(), Refusal> {
         let plan = &self.loaded.plan;
-        let journals = self.journals(args)?;
-        // Before P1 guards anything: what a killed box left and is moved now is no longer there to be
-        // guarded, and from here on no other box moves what this one guards.
-        let (journal, settled) = self.open_journal(journals.as_ref(), out)?;
         order(box_, &control::Order::Build)?;
+        let journals = self.journals(args)?;
+        // Before P1 guards anything, for which it waits for the covers: what a killed box left and is
+        // moved now is no longer there to be guarded, and from here on no other box moves what this
+        // one guards.
+        let (journal, settled) = self.open_journal(journals.as_ref(), out)?;
         let mut covers = cover::find(plan, &self.cwd)?;
         covers.guards.extend(appear::find(plan)?);
         let text =

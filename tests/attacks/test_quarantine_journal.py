@@ -5,6 +5,7 @@ The box chooses how many names there are and how long they are, and it may be ki
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -184,3 +185,19 @@ def test_more_changes_than_a_receipt_names_fail_the_run_where_that_was_asked(act
                 caller="operator", on_persistence="fail")
     assert (run.returncode, run.receipt["end"]["outcome"]) == (125, "persistence") and ".mcp.json" in rows(run)
     assert [word for word in run.receipt["end"]["degraded"] if "left where they are" in word]
+
+
+@requirement("end.journal", "A.many_spawns_leave_nothing")
+def test_the_file_of_a_box_killed_before_it_was_named_goes_with_the_next_start(actor: Actor, fresh_repo: str) -> None:
+    leave(actor, fresh_repo, "true")
+    place = actor.host(f"{actor.home}/{STATE}/audit/open")
+    left, held = (place / f".01M8N520PACF48EN6AHZ158P0{end}" for end in "AB")
+    for path in (left, held):
+        path.write_bytes(b"")
+        os.chown(path, place.stat().st_uid, -1)
+    with held.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        leave(actor, fresh_repo, "true")
+        assert not left.exists() and held.exists(), "what nobody holds goes, what a live start holds stays"
+    leave(actor, fresh_repo, "true")
+    assert [path.name for path in place.iterdir()] == [".lock"]

@@ -220,15 +220,19 @@ impl Journals {
 
     /// Takes part in, or takes, the one lock; it ends with the descriptor.
     pub fn lock(&self, how: i32) -> io::Result<OwnedFd> {
-        let file = sys::openat(self.fd(), LOCK, libc::O_RDWR | libc::O_CREAT, 0o600)?;
         let until = Instant::now() + LOCK_WAIT;
-        while !sys::try_lock(file.as_raw_fd(), how)? {
-            if Instant::now() >= until {
-                return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+        loop {
+            match self.try_lock(how)? {
+                Some(file) => return Ok(file),
+                None if Instant::now() >= until => return Err(io::Error::from_raw_os_error(libc::EAGAIN)),
+                None => std::thread::sleep(Duration::from_millis(2)),
             }
-            std::thread::sleep(Duration::from_millis(2));
         }
-        Ok(file)
+    }
+
+    fn try_lock(&self, how: i32) -> io::Result<Option<OwnedFd>> {
+        let file = sys::openat(self.fd(), LOCK, libc::O_RDWR | libc::O_CREAT, 0o600)?;
+        Ok(sys::try_lock(file.as_raw_fd(), how)?.then_some(file))
     }
 
     fn names(&self) -> io::Result<Vec<String>> {
@@ -242,6 +246,8 @@ impl Journals {
     /// Boxes that were killed while they had one of these roots. Each is ours alone from here on.
     pub fn leftovers(&self, watched: &[Persistence]) -> io::Result<Vec<Leftover<'_>>> {
         let (names, marks) = (self.names()?, marks(watched));
+        let (unfinished, names): (Vec<String>, _) = names.into_iter().partition(|name| name.starts_with('.'));
+        self.forget_unfinished(&unfinished);
         self.forget_old(&names);
         let ours = names.iter().filter(|name| marks.iter().any(|mark| name.split('-').skip(1).any(|m| m == mark)));
         Ok(ours.filter_map(|name| self.leftover(name)).collect())
@@ -278,12 +284,23 @@ impl Journals {
         }
     }
 
+    /// Files of boxes that were killed before theirs had its name: no command of them ran. While the
+    /// one lock is held by nobody else, no box is about to name its file.
+    fn forget_unfinished(&self, names: &[String]) {
+        let alone = || Some(self.try_lock(libc::LOCK_EX).ok()??);
+        if let Some(_alone) = (!names.is_empty()).then(alone).flatten() {
+            for name in names {
+                drop(self.orphan(name)); // what was free is removed
+            }
+        }
+    }
+
     /// The log of killed boxes on roots that nobody uses any more does not grow for ever. An identifier
     /// begins with its time, so names alone tell the age.
     fn forget_old(&self, names: &[String]) {
         let limit = ulid::earliest(Duration::from_secs(LEFT_DAYS * 24 * 3600));
         let extra = names.len().saturating_sub(LEFT_MAX);
-        let old = |(at, name): &(usize, &String)| *at < extra || name.trim_start_matches('.') < limit.as_str();
+        let old = |(at, name): &(usize, &String)| *at < extra || name.as_str() < limit.as_str();
         for (_, name) in names.iter().enumerate().filter(old).take(ROOTS) {
             drop(self.orphan(name)); // what was free is removed
         }
