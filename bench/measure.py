@@ -7,18 +7,19 @@ refused launch is fast and would win.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import statistics
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contestant:
-    """One command line to time; ``rewind``: descriptors that each run reads from the start."""
+    """One command line to time; ``rewind``: descriptors that each run inherits and reads from the start."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -27,9 +28,20 @@ class Contestant:
 
 def spawn(contestant: Contestant) -> int:
     """Start one run and return its pid."""
-    for fd in contestant.rewind:
-        os.lseek(fd, 0, os.SEEK_SET)
     return os.posix_spawn(contestant.argv[0], list(contestant.argv), dict(contestant.env))
+
+
+@contextlib.contextmanager
+def inherited(fds: Sequence[int]) -> Iterator[None]:
+    """Hand descriptors, at their start, to one run and to no other."""
+    for fd in fds:
+        os.lseek(fd, 0, os.SEEK_SET)
+        os.set_inheritable(fd, True)
+    try:
+        yield
+    finally:
+        for fd in fds:
+            os.set_inheritable(fd, False)
 
 
 def reap(pid: int, argv: Sequence[str]) -> None:
@@ -43,9 +55,10 @@ def reap(pid: int, argv: Sequence[str]) -> None:
 
 def once(contestant: Contestant) -> float:
     """Time one run in milliseconds."""
-    start = time.perf_counter_ns()
-    reap(spawn(contestant), contestant.argv)
-    return (time.perf_counter_ns() - start) / 1e6
+    with inherited(contestant.rewind):
+        start = time.perf_counter_ns()
+        reap(spawn(contestant), contestant.argv)
+        return (time.perf_counter_ns() - start) / 1e6
 
 
 def interleave(contestants: Mapping[str, Contestant], runs: int) -> dict[str, float]:

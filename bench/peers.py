@@ -90,10 +90,9 @@ def row_args(row: Mapping[str, Any], binds: Mapping[str, str], files: list[int])
 
 
 def memory_file(content: str) -> int:
-    """A descriptor that bubblewrap reads a file's content from; rewound before each run."""
+    """A descriptor that bubblewrap reads a file's content from; handed over and rewound for each run."""
     fd = os.memfd_create("bench", 0)
     os.write(fd, content.encode())
-    os.set_inheritable(fd, True)
     return fd
 
 

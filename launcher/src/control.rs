@@ -18,8 +18,8 @@ pub enum Event {
     Forked,
     Stopped(i32),
     Continued,
-    /// The raw wait status of the command.
-    Ended(i32),
+    /// The raw wait status of the command, and whether nothing else of the box is left but P1.
+    Ended(i32, bool),
     /// The guard of this number is no longer in place.
     GuardLost(u32),
     MemoryLimit,
@@ -92,7 +92,7 @@ impl Event {
             Event::Forked => encode(b'f', 0, 0),
             Event::Stopped(signal) => encode(b's', signal, 0),
             Event::Continued => encode(b'c', 0, 0),
-            Event::Ended(status) => encode(b'e', status, 0),
+            Event::Ended(status, alone) => encode(b'e', status, u8::from(alone)),
             Event::GuardLost(index) => encode(b'g', index as i32, 0),
             Event::MemoryLimit => encode(b'm', 0, 0),
             Event::CpuLimit => encode(b't', 0, 0),
@@ -110,7 +110,7 @@ impl Event {
             (b'f', ..) => Event::Forked,
             (b's', signal, _) => Event::Stopped(signal),
             (b'c', ..) => Event::Continued,
-            (b'e', status, _) => Event::Ended(status),
+            (b'e', status, alone) => Event::Ended(status, alone),
             (b'g', index, _) => Event::GuardLost(index as u32),
             (b'm', ..) => Event::MemoryLimit,
             (b't', ..) => Event::CpuLimit,
@@ -336,7 +336,8 @@ mod tests {
             Event::Listening(vec![Used { blocks: 7, inodes: 1 << 40 }, Used { blocks: 0, inodes: 2 }]),
             Event::Stopped(20),
             Event::Continued,
-            Event::Ended(9),
+            Event::Ended(9, true),
+            Event::Ended(0, false),
             Event::GuardLost(7),
             Event::MemoryLimit,
         ] {

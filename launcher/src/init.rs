@@ -14,6 +14,7 @@ use crate::cover::Covers;
 use crate::discard;
 use crate::plan::{Guard, GuardLost, Ids, Net, Plan};
 use crate::report::Refusal;
+use crate::steps::beside::Beside;
 use crate::steps::guards::{self, Placed};
 use crate::steps::mounts::{self, Prepared};
 use crate::steps::{caps, exec, fds, landlock, limits, overlay, record, seccomp, userns};
@@ -96,7 +97,7 @@ pub fn run(mut launch: Launch, wipe: impl Fn()) -> ! {
             libc::close(fd);
         }
     }
-    let code = match build(&mut launch).and_then(|guards| start(&mut launch, guards, &wipe)) {
+    let code = match build(&mut launch).and_then(|built| start(&mut launch, built, &wipe)) {
         Ok(watch) => watch.run(),
         Err(refusal) => report(launch.errors.as_ref(), &refusal),
     };
@@ -113,9 +114,15 @@ fn report(errors: Option<&OwnedFd>, refusal: &Refusal) -> i32 {
     125
 }
 
+/// What `start` goes on with.
+struct Built {
+    guards: Vec<Placed>,
+    beside: Option<Beside>,
+}
+
 /// Step 1 (user namespace), Step 2 (mount namespace, made with all others by
 /// clone), Steps 3 to 6.
-fn build(launch: &mut Launch) -> Result<Vec<Placed>, Refusal> {
+fn build(launch: &mut Launch) -> Result<Built, Refusal> {
     let (plan, control) = (launch.plan, launch.control.as_raw_fd());
     own_group()?;
     die_with_parent()?;
@@ -126,7 +133,7 @@ fn build(launch: &mut Launch) -> Result<Vec<Placed>, Refusal> {
     userns::become_box_root(plan.ids)?;
     // Changing ids has cleared it (prctl(2), PR_SET_PDEATHSIG).
     die_with_parent()?;
-    let net = (plan.net == Net::None).then(userns::NetThread::start).transpose()?;
+    let beside = (plan.net == Net::None).then(|| Beside::start(control, plan.mounts.len())).transpose()?;
     name_host(&plan.hostname)?;
     // SAFETY: umask has no failure; mount points get the modes that the plan says.
     unsafe { libc::umask(0) };
@@ -137,13 +144,13 @@ fn build(launch: &mut Launch) -> Result<Vec<Placed>, Refusal> {
     let guards = guards::place_all(root.fd.as_raw_fd(), &[plan.guards.clone(), watched].concat())?;
     root.seal_all(plan)?;
     root.enter()?;
-    net.map(userns::NetThread::join).transpose()?;
+    beside.as_ref().map(Beside::join_net).transpose()?;
     if root.snapshot {
         control::send_event(control, &Event::Snapshot).map_err(|_| gone())?;
     }
     let (places, used) = discard::before(&root, &plan.discards)?;
     control::send_listener(control, listener.as_raw_fd(), &places, used).map_err(|_| gone())?;
-    Ok(guards)
+    Ok(Built { guards, beside })
 }
 
 /// Covers what P0 found on the host; returns the guards to be placed with those of the plan.
@@ -188,7 +195,7 @@ fn name_host(name: &str) -> Result<(), Refusal> {
 
 /// Step 7: forks the command, then turns P1 into a process that can do nothing
 /// but reap, report and watch.
-fn start(launch: &mut Launch, guards: Vec<Placed>, wipe: &impl Fn()) -> Result<Watch, Refusal> {
+fn start(launch: &mut Launch, built: Built, wipe: &impl Fn()) -> Result<Watch, Refusal> {
     let control = launch.control.as_raw_fd();
     wait_for(control, &Order::Start)?;
     // Before the fork: the command never sees a readable process 1 (ptrace(2),
@@ -201,9 +208,9 @@ fn start(launch: &mut Launch, guards: Vec<Placed>, wipe: &impl Fn()) -> Result<W
     let signals = sys::signal_fd().map_err(|e| Refusal::new("fork_failed", "signalfd").io(&e))?;
     let mounts =
         std::fs::File::open("/proc/self/mountinfo").map_err(|e| Refusal::new("proc_denied", "mountinfo").io(&e))?;
-    let moves = guards::Moves::new(&guards);
+    let moves = guards::Moves::new(&built.guards);
     let gate = Gate::new()?;
-    // SAFETY: the net thread has ended; P1 is single-threaded.
+    // SAFETY: a second thread uses no heap before it is told of the fork.
     let pid = unsafe { sys::fork_into(0) }.map_err(|e| Refusal::new("fork_failed", "command").io(&e))?;
     if pid == 0 {
         let refusal = command(launch, gate);
@@ -213,9 +220,9 @@ fn start(launch: &mut Launch, guards: Vec<Placed>, wipe: &impl Fn()) -> Result<W
     }
     readable(false)?;
     control::send_forked(control, pid).map_err(|_| gone())?;
-    mounts::leave_old_root()?;
     wipe();
     launch.env.iter_mut().for_each(forget);
+    built.beside.map_or_else(mounts::leave_old_root, Beside::end)?;
     sys::prctl(libc::PR_SET_NAME, c"stockade-init".as_ptr() as u64)
         .map_err(|e| Refusal::new("fork_failed", "P1").io(&e))?;
     caps::drop_all()?;
@@ -230,7 +237,7 @@ fn start(launch: &mut Launch, guards: Vec<Placed>, wipe: &impl Fn()) -> Result<W
         signals,
         mounts,
         moves,
-        guards,
+        guards: built.guards,
         lost: vec![],
         absent: vec![],
         memory_bytes: launch.plan.limits.memory_bytes,

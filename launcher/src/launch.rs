@@ -23,7 +23,7 @@ use crate::steps::{caps, limits, userns};
 use crate::supervise::{Step, Supervisor};
 use crate::terminal::Terminal;
 use crate::trace::{self, Tracer};
-use crate::{control, cover, ending, persist, stores, sys, ulid, version};
+use crate::{control, cover, ending, persist, processors, stores, sys, ulid, version};
 
 /// From so many rows on, the descriptors of a usual limit (1024) may not do.
 const MANY_ROWS: usize = 200;
@@ -124,6 +124,7 @@ impl Session {
             tracer: None,
             snapshot: false,
             status: None,
+            quiet: false,
             stop_asked: false,
             ended: None,
             limit: None,
@@ -151,6 +152,10 @@ impl Session {
         // SAFETY: P0 is single-threaded.
         let pid = unsafe { sys::fork_into(namespaces) }.map_err(|e| Refusal::new("userns_denied", "clone").io(&e))?;
         if pid != 0 {
+            if let Err(e) = processors::start_elsewhere(pid) {
+                kill_and_reap(pid);
+                return Err(Refusal::new("fork_failed", "processors").io(&e));
+            }
             // The trees are needed until their idmaps are set; everything else is P1's alone.
             return Ok((pid, spawn.prepared));
         }
@@ -205,6 +210,7 @@ impl Session {
         let wall = wall_ms(plan, args).map(Duration::from_millis);
         // The limit is the command's: a start that takes long on a busy machine is not charged to it.
         box_.deadline = wall.map(|wall| Instant::now() + wall + START_ROOM);
+        let mut compared = None;
         loop {
             match box_.next() {
                 Step::Forked => watch(box_, args)?,
@@ -215,12 +221,14 @@ impl Session {
                 }
                 Step::Refused(refusal) => return Err(refusal),
                 Step::Inside(data) => receipts::record_inside(box_, out, &data),
+                // While the kernel takes the box apart.
+                Step::Quiet => compared = Some(watched.before.compare()),
                 Step::Over => break,
             }
         }
         box_.terminal.take_back();
         box_.degraded.extend(box_.tracer.take().and_then(Tracer::finish));
-        self.record_end(box_, out, watched);
+        self.record_end(box_, out, watched, compared);
         Ok(())
     }
 

@@ -27,6 +27,7 @@ mod launch;
 mod nest;
 mod persist;
 mod plan;
+mod processors;
 mod promises;
 mod receipts;
 mod report;

@@ -104,9 +104,10 @@ impl Session {
         out.report.send_json(&json)
     }
 
-    pub fn record_end(&self, box_: &mut Supervisor, out: &Out, watch: Watched) {
+    /// `compared`: where that was possible before the box was taken apart.
+    pub fn record_end(&self, box_: &mut Supervisor, out: &Out, watch: Watched, compared: Option<Compared>) {
         let Watched { before, mut journal, settled } = watch;
-        let mut compared = before.compare();
+        let mut compared = compared.unwrap_or_else(|| before.compare());
         if let Some(journal) = &mut journal {
             compared.degraded.extend(quarantine::act(&before, &mut compared.changes, journal, 0));
         }

@@ -42,6 +42,8 @@ pub struct Supervisor {
     /// The home is a list of binds, not an overlay.
     pub snapshot: bool,
     pub status: Option<i32>,
+    /// Nothing of the box is left but P1, which is about to go.
+    pub quiet: bool,
     /// A terminal stop came to P0 from outside and was passed on.
     pub stop_asked: bool,
     /// Why the box was ended from here, if it was.
@@ -61,6 +63,8 @@ pub enum Step {
     Started,
     Inside(Vec<u8>),
     Refused(Refusal),
+    /// P1 alone is left of the box: nothing of it changes files any more.
+    Quiet,
     /// Every process of the box is dead.
     Over,
 }
@@ -86,6 +90,9 @@ impl Supervisor {
                 if self.events() {
                     if known != self.command {
                         return Step::Forked;
+                    }
+                    if std::mem::take(&mut self.quiet) {
+                        return Step::Quiet;
                     }
                     continue;
                 }
@@ -201,7 +208,10 @@ impl Supervisor {
             Event::Forked => self.command = received.pid,
             Event::Stopped(signal) => self.stopped(signal),
             Event::Continued => {}
-            Event::Ended(status) => self.status = Some(status),
+            Event::Ended(status, alone) => {
+                self.status = Some(status);
+                self.quiet = alone;
+            }
             Event::GuardLost(index) => self.guard_lost(index),
             Event::MemoryLimit => self.limit(LimitHit::Memory),
             Event::CpuLimit => self.limit(LimitHit::CpuTime),

@@ -7,6 +7,7 @@
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::AtomicU32;
 
 // linux/mount.h
 pub const OPEN_TREE_CLONE: u32 = 1;
@@ -174,6 +175,33 @@ pub unsafe fn fork_into(namespaces: i32) -> io::Result<libc::pid_t> {
     // SAFETY: a null stack means the copy of ours, as in fork; no tid or tls pointer is asked for.
     let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
     check(pid).map(|p| p as libc::pid_t)
+}
+
+/// Makes room for `more` descriptors besides those that are open; `open` is one of them. A table that two threads share grows
+/// only after a grace period of RCU, 7 ms (expand_fdtable in fs/file.c). Where the limit is too low it
+/// grows when it must.
+pub fn reserve_files(open: RawFd, more: usize) {
+    // SAFETY: no pointers; both copies are ours and closed at once.
+    unsafe {
+        let next = libc::fcntl(open, libc::F_DUPFD_CLOEXEC, 0);
+        let last = libc::fcntl(next, libc::F_DUPFD_CLOEXEC, next + more as i32);
+        libc::close(last);
+        libc::close(next);
+    }
+}
+
+/// futex(2): waits while the word has this value; may come back early.
+pub fn futex_wait(word: &AtomicU32, value: u32) {
+    let forever = std::ptr::null::<libc::timespec>();
+    // SAFETY: the word lives through the call; no timeout is read.
+    unsafe {
+        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, value, forever)
+    };
+}
+
+pub fn futex_wake(word: &AtomicU32) {
+    // SAFETY: the word lives through the call.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1) };
 }
 
 /// pipe2(2), close-on-exec: the reading and the writing end.

@@ -212,7 +212,7 @@ impl Watch {
                 self.tell_if_room(&Event::Continued);
             } else {
                 self.end_all();
-                self.tell(&Event::Ended(status));
+                self.tell(&Event::Ended(status, childless()));
                 return true;
             }
         }
@@ -226,6 +226,13 @@ impl Watch {
         // One second more than RLIMIT_CPU, which tells a single process first.
         self.cpu_time_s.is_some_and(|limit| cpu_time() >= Duration::from_secs(limit + 1)).then_some(Event::CpuLimit)
     }
+}
+
+/// Every orphan of the namespace is process 1's child: without any, nothing else lives in it.
+fn childless() -> bool {
+    // SAFETY: no status is asked for.
+    let pid = unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) };
+    pid < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD)
 }
 
 fn processes() -> impl Iterator<Item = u32> {

@@ -287,7 +287,7 @@ impl Journals {
     /// Files of boxes that were killed before theirs had its name: no command of them ran. While the
     /// one lock is held by nobody else, no box is about to name its file.
     fn forget_unfinished(&self, names: &[String]) {
-        let alone = || Some(self.try_lock(libc::LOCK_EX).ok()??);
+        let alone = || self.try_lock(libc::LOCK_EX).ok()?;
         if let Some(_alone) = (!names.is_empty()).then(alone).flatten() {
             for name in names {
                 drop(self.orphan(name)); // what was free is removed

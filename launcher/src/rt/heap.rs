@@ -95,7 +95,7 @@ static HEAP: Heap = Heap {
 };
 
 impl Heap {
-    /// There are at most two threads, for a moment, and no fork while both live.
+    /// There are at most two threads, for a moment, and a fork only while the second uses no heap.
     fn with<T>(&self, act: impl FnOnce(&mut Dlmalloc<Pages>) -> T) -> T {
         while self.held.swap(true, Ordering::Acquire) {
             // SAFETY: no pointers.

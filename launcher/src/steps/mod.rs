@@ -1,5 +1,6 @@
 //! One file per mechanism; the order in which they run is in `init.rs`.
 
+pub mod beside;
 pub mod caps;
 pub mod dev;
 pub mod env;

@@ -280,12 +280,19 @@ fn take_tree(prepared: &mut Prepared, source: &str, kind: Kind, recursive: bool)
 }
 
 /// The end of step 6: the old root goes as a whole. Takes a tenth of a
-/// millisecond (RCU), so P1 does it while the command prepares itself.
+/// millisecond (RCU), so it is done while the command prepares itself.
 pub fn leave_old_root() -> Result<(), Refusal> {
+    umount_old_root().map_err(|e| not_left(&e))
+}
+
+/// The same for a thread that may not touch the heap.
+pub fn umount_old_root() -> io::Result<()> {
     // SAFETY: the string is static.
-    let ret = unsafe { libc::umount2(c".".as_ptr(), libc::MNT_DETACH) };
-    let fail = |e: io::Error| Refusal::new("pivot_denied", "umount of the old root").io(&e);
-    sys::check(i64::from(ret)).map(drop).map_err(fail)
+    sys::check(i64::from(unsafe { libc::umount2(c".".as_ptr(), libc::MNT_DETACH) })).map(drop)
+}
+
+pub fn not_left(error: &io::Error) -> Refusal {
+    Refusal::new("pivot_denied", "umount of the old root").io(error)
 }
 
 /// Opens a host path without following links and clones the mount there.
