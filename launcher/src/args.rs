@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::os::fd::RawFd;
 
+use crate::paths::within;
 use crate::plan::canonical;
 use crate::report::Refusal;
 
@@ -111,9 +112,6 @@ fn bind(args: &mut Args, value: &str) -> Result<(), Refusal> {
 /// refused that for the parameters it knew, and these are others.
 fn off_the_state_home(args: &Args) -> Result<(), Refusal> {
     let Some((home, _)) = args.plan_store.as_deref().and_then(|store| store.rsplit_once('/')) else { return Ok(()) };
-    let within = |inner: &str, outer: &str| {
-        inner.strip_prefix(outer.trim_end_matches('/')).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
     match args.binds.values().find(|path| within(path, home) || within(home, path)) {
         Some(path) => Err(Refusal::new("bind_invalid", path.as_str()).detail("the state home lies in it, or above it")),
         None => Ok(()),

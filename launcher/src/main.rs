@@ -25,6 +25,7 @@ mod init;
 mod inside;
 mod launch;
 mod nest;
+mod paths;
 mod persist;
 mod plan;
 mod processors;

@@ -10,9 +10,11 @@
 pub mod asked;
 pub mod index;
 pub mod journal;
+pub mod journals;
 pub mod manifest;
 pub mod quarantine;
 mod source;
+mod stored;
 pub mod walk;
 
 use std::io;

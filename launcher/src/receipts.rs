@@ -6,7 +6,8 @@
 use crate::args::Args;
 use crate::copyback::{self, Aside, Copied};
 use crate::ending;
-use crate::persist::journal::{Journal, Leftover};
+use crate::persist::journal::Journal;
+use crate::persist::journals::Leftover;
 use crate::persist::{manifest, quarantine, Change, Compared, Snapshot};
 use crate::report::{self, Refusal, Report};
 use crate::session::{self, Session};
