@@ -6,7 +6,7 @@
 use crate::args::Args;
 use crate::copyback::{self, Aside, Copied};
 use crate::ending;
-use crate::persist::journal::Journal;
+use crate::persist::journal::{Journal, Move};
 use crate::persist::journals::Leftover;
 use crate::persist::{manifest, quarantine, Change, Compared, Snapshot};
 use crate::report::{self, Refusal, Report};
@@ -211,7 +211,7 @@ fn look_for(left: &mut Leftover) -> (Vec<Change>, Vec<String>) {
         Leftover::Noted { journal, before, moves } => {
             let mut compared = before.compare();
             let moved = quarantine::moved(before, moves, journal.state_home());
-            let lost = quarantine::act(before, &mut compared.changes, journal, moves.len());
+            let lost = quarantine::act(before, &mut compared.changes, journal, Move::next_number(moves));
             compared.degraded.extend(lost);
             compared.changes.extend(moved);
             (compared.changes, compared.degraded)

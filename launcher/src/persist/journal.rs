@@ -54,6 +54,13 @@ impl Move {
     pub fn path(&self) -> Vec<u8> {
         from_text(&self.path)
     }
+
+    /// The first number that none of these may have taken. Not how many they are: a file that was
+    /// not moved after all has a number, too, and no line.
+    pub fn next_number(moves: &[Self]) -> usize {
+        let number = |step: &Self| step.to.rsplit('/').next().and_then(|name| name.parse::<usize>().ok());
+        moves.iter().filter_map(number).max().map_or(0, |last| last + 1)
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -198,5 +205,18 @@ impl Drop for Journal<'_> {
     fn drop(&mut self) {
         // What cannot be removed is taken for a killed box, and compared once more.
         let _ = sys::unlink(self.all.fd(), &self.name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_number_is_given_twice_however_few_lines_there_are() {
+        let step = |to: &str| Move::new(0, b".envrc", to);
+        assert_eq!(Move::next_number(&[]), 0);
+        assert_eq!(Move::next_number(&[step("R/1")]), 2);
+        assert_eq!(Move::next_number(&[step("R/7"), step("R/3")]), 8);
     }
 }

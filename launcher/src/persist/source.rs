@@ -64,10 +64,8 @@ impl Source {
         match sys::rename(from, &self.name, place, name, true) {
             Ok(()) => {}
             Err(e) if e.raw_os_error() == Some(libc::EXDEV) => return self.copy_to(place, name, budget),
-            // A file system without RENAME_NOREPLACE; nothing of that name is in a directory of ours.
-            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-                sys::rename(from, &self.name, place, name, false).map_err(|_| Left::Denied)?;
-            }
+            // A file system without RENAME_NOREPLACE.
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => self.move_over_own(place, name)?,
             Err(_) => return Err(Left::Denied),
         }
         if self.is_same(place, name) {
@@ -79,22 +77,29 @@ impl Source {
         Err(Left::Swapped)
     }
 
-    /// Whatever fails, the original is still where it was: then the copy, or half of it, goes.
-    fn copy_to(&self, place: RawFd, name: &CStr, budget: &Cell<u64>) -> Result<(), Left> {
-        let done = self.copy(place, name, budget).and_then(|()| {
-            if !self.is_same(self.dir.as_raw_fd(), &self.name) {
-                return Err(Left::Swapped);
-            }
-            // The copy's name is on the disk before the original's is gone.
-            sys::fsync(place).and_then(|()| sys::unlink(self.dir.as_raw_fd(), &self.name)).map_err(|_| Left::Denied)
-        });
-        if done.is_err() {
-            let _ = sys::unlink(place, name);
-        }
-        done
+    /// The only name that it replaces is one that it has just made.
+    fn move_over_own(&self, place: RawFd, name: &CStr) -> Result<(), Left> {
+        let denied = |_: io::Error| Left::Denied;
+        let (_, own) = Fresh::file(place, name, 0o600).map_err(denied)?;
+        sys::rename(self.dir.as_raw_fd(), &self.name, place, name, false).map_err(denied)?;
+        own.stays();
+        Ok(())
     }
 
-    fn copy(&self, place: RawFd, name: &CStr, budget: &Cell<u64>) -> Result<(), Left> {
+    /// Whatever fails, the original is still where it was: then the copy, or half of it, goes.
+    fn copy_to(&self, place: RawFd, name: &CStr, budget: &Cell<u64>) -> Result<(), Left> {
+        let copy = self.copy(place, name, budget)?;
+        if !self.is_same(self.dir.as_raw_fd(), &self.name) {
+            return Err(Left::Swapped);
+        }
+        // The copy's name is on the disk before the original's is gone.
+        let gone = sys::fsync(place).and_then(|()| sys::unlink(self.dir.as_raw_fd(), &self.name));
+        gone.map_err(|_| Left::Denied)?;
+        copy.stays();
+        Ok(())
+    }
+
+    fn copy<'a>(&self, place: RawFd, name: &'a CStr, budget: &Cell<u64>) -> Result<Fresh<'a>, Left> {
         let denied = |_: io::Error| Left::Denied;
         if self.entry.is_link() {
             return self.copy_link(place, name).map_err(denied);
@@ -106,20 +111,20 @@ impl Source {
         if self.entry.size() > COPY_MAX_BYTES {
             return Err(Left::TooLarge);
         }
-        let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL;
         let mode = self.entry.permissions() & 0o700 | 0o600;
-        let copy = File::from(sys::openat(place, name, flags, mode).map_err(denied)?);
+        let (copy, fresh) = Fresh::file(place, name, mode).map_err(denied)?;
         keep_owner(&source, &copy).map_err(denied)?;
         match copy_data(&source, &copy, self.entry.size(), budget).map_err(denied)? {
-            true => Ok(()),
+            true => Ok(fresh),
             false => Err(Left::TooLarge),
         }
     }
 
-    fn copy_link(&self, place: RawFd, name: &CStr) -> io::Result<()> {
+    fn copy_link<'a>(&self, place: RawFd, name: &'a CStr) -> io::Result<Fresh<'a>> {
         let target = CString::new(sys::link_target(self.dir.as_raw_fd(), &self.name)?)?;
         // SAFETY: both strings outlive the call.
-        sys::check(i64::from(unsafe { libc::symlinkat(target.as_ptr(), place, name.as_ptr()) })).map(drop)
+        sys::check(i64::from(unsafe { libc::symlinkat(target.as_ptr(), place, name.as_ptr()) }))?;
+        Ok(Fresh { place, name })
     }
 
     /// A program of mode 0100 is run by its owner, and cannot be read.
@@ -129,6 +134,30 @@ impl Source {
         let same = Entry::of(object.as_raw_fd(), c"")?.is_same_content(&self.entry);
         let _lent = same.then(|| Lent::to(object.as_raw_fd(), READ));
         sys::openat(from, &self.name, libc::O_RDONLY, 0).map(File::from)
+    }
+}
+
+/// A name in quarantine that this call has made: it goes when what follows fails. One that was
+/// there before has no such value, and stays.
+struct Fresh<'a> {
+    place: RawFd,
+    name: &'a CStr,
+}
+
+impl<'a> Fresh<'a> {
+    fn file(place: RawFd, name: &'a CStr, mode: u32) -> io::Result<(File, Self)> {
+        let file = sys::openat(place, name, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL, mode)?;
+        Ok((File::from(file), Self { place, name }))
+    }
+
+    fn stays(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Fresh<'_> {
+    fn drop(&mut self) {
+        let _ = sys::unlink(self.place, self.name);
     }
 }
 
@@ -228,20 +257,81 @@ fn keep_owner(source: &File, copy: &File) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
+
+    /// A directory for quarantine, and another with one file, which was judged.
+    struct Two(PathBuf);
+
+    impl Two {
+        fn new() -> Self {
+            let path = std::env::temp_dir().join(format!("source-{}", crate::ulid::ulid().unwrap()));
+            std::fs::create_dir_all(path.join("place")).unwrap();
+            std::fs::create_dir(path.join("tree")).unwrap();
+            std::fs::write(path.join("tree/.envrc"), "new").unwrap();
+            std::os::unix::fs::symlink("new", path.join("tree/.mcp.json")).unwrap();
+            Self(path.canonicalize().unwrap())
+        }
+
+        fn place(&self) -> OwnedFd {
+            open_root(self.0.join("place").to_str().unwrap()).unwrap()
+        }
+
+        fn source(&self, name: &CStr) -> Source {
+            let dir = open_root(self.0.join("tree").to_str().unwrap()).unwrap();
+            let entry = Entry::of(dir.as_raw_fd(), name).unwrap();
+            Source { dir, name: name.to_owned(), entry }
+        }
+
+        fn text(&self, path: &str) -> Option<String> {
+            std::fs::read_to_string(self.0.join(path)).ok()
+        }
+    }
+
+    impl Drop for Two {
+        fn drop(&mut self) {
+            std::fs::remove_dir_all(&self.0).ok();
+        }
+    }
 
     /// Nobody, root included, takes a file out of /proc.
     #[test]
     fn a_copy_whose_original_cannot_be_taken_away_does_not_stay() {
-        let path = std::env::temp_dir().join(format!("source-{}", crate::ulid::ulid().unwrap()));
-        std::fs::create_dir(&path).unwrap();
-        let place = open_root(path.canonicalize().unwrap().to_str().unwrap()).unwrap();
-        let dir = open_root("/proc").unwrap();
+        let two = Two::new();
+        let (place, dir) = (two.place(), open_root("/proc").unwrap());
         let entry = Entry::of(dir.as_raw_fd(), c"version").unwrap();
         let source = Source { dir, name: c"version".to_owned(), entry };
         let budget = Cell::new(COPY_MAX_BYTES);
-        assert!(source.copy(place.as_raw_fd(), c"0", &budget).is_ok() && path.join("0").exists());
+        source.copy(place.as_raw_fd(), c"0", &budget).map(Fresh::stays).unwrap();
+        assert!(two.text("place/0").is_some());
         assert_eq!(source.copy_to(place.as_raw_fd(), c"1", &budget), Err(Left::Denied));
-        assert!(!path.join("1").exists());
-        std::fs::remove_dir_all(path).unwrap();
+        assert!(two.text("place/1").is_none());
+    }
+
+    #[test]
+    fn what_has_the_number_already_is_neither_removed_nor_replaced() {
+        let two = Two::new();
+        let (place, budget) = (two.place(), Cell::new(COPY_MAX_BYTES));
+        std::fs::write(two.0.join("place/0"), "earlier").unwrap();
+        for name in [c".envrc", c".mcp.json"] {
+            let source = two.source(name);
+            assert_eq!(source.copy_to(place.as_raw_fd(), c"0", &budget), Err(Left::Denied));
+            assert_eq!(source.move_over_own(place.as_raw_fd(), c"0"), Err(Left::Denied));
+            assert_eq!(source.move_to(place.as_raw_fd(), c"0", &budget), Err(Left::Denied));
+            assert_eq!(two.text("place/0").as_deref(), Some("earlier"));
+            assert!(Entry::of(source.dir.as_raw_fd(), name).is_ok());
+        }
+    }
+
+    #[test]
+    fn without_a_rename_that_keeps_names_a_free_one_is_taken() {
+        let two = Two::new();
+        let place = two.place();
+        assert_eq!(two.source(c".envrc").move_over_own(place.as_raw_fd(), c"0"), Ok(()));
+        assert_eq!((two.text("place/0").as_deref(), two.text("tree/.envrc")), (Some("new"), None));
+        assert_eq!(two.source(c".mcp.json").move_over_own(place.as_raw_fd(), c"1"), Ok(()));
+        assert_eq!(std::fs::read_link(two.0.join("place/1")).unwrap().to_str(), Some("new"));
+        let gone = Source { name: c"gone".to_owned(), ..two.source(c"..") };
+        assert_eq!(gone.move_over_own(place.as_raw_fd(), c"2"), Err(Left::Denied));
+        assert!(two.text("place/2").is_none(), "what was made for it goes");
     }
 }
