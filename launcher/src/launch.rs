@@ -253,8 +253,7 @@ impl Session {
     ) -> Result<(Option<Journal<'a>>, Settled), Refusal> {
         let persistence = &self.loaded.plan.persistence;
         let Some(journals) = journals else { return Ok((None, Settled::default())) };
-        let leftovers = journals.leftovers(persistence).map_err(|e| unnoted(&e))?;
-        let settled = receipts::settle(leftovers, out);
+        let settled = receipts::settle(journals, persistence, out).map_err(|e| unnoted(&e))?;
         let journal = journals.begin(&out.run_id, persistence).map_err(|e| unnoted(&e))?;
         Ok((Some(journal), settled))
     }

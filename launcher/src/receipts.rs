@@ -2,12 +2,14 @@
 //!
 //! Owns when which record is written. A refusal never carries a tier; a launch
 //! record goes to the spool first, so that whoever reads it may rely on it.
+//! Next: receipts/settle.rs (boxes that were killed).
+
+mod settle;
 
 use crate::args::Args;
 use crate::copyback::{self, Aside, Copied};
 use crate::ending;
-use crate::persist::journal::{Journal, Move};
-use crate::persist::journals::Leftover;
+use crate::persist::journal::Journal;
 use crate::persist::{manifest, quarantine, Change, Compared, Snapshot};
 use crate::report::{self, Refusal, Report};
 use crate::session::{self, Session};
@@ -16,6 +18,8 @@ use crate::steps::{landlock, limits};
 use crate::supervise::Supervisor;
 use crate::{discard, plan, ulid, version};
 
+pub use settle::{settle, Settled};
+
 pub const REFUSED: i32 = 125;
 
 /// What is known of the write roots from before the command ran.
@@ -23,14 +27,6 @@ pub struct Watched<'a> {
     pub before: Snapshot,
     pub journal: Option<Journal<'a>>,
     pub settled: Settled,
-}
-
-/// What was found of boxes that were killed on the same roots.
-#[derive(Default)]
-pub struct Settled {
-    pub earlier: Vec<report::Earlier>,
-    /// What of them could not be found out.
-    pub degraded: Vec<String>,
 }
 
 /// Where records go.
@@ -175,72 +171,6 @@ impl Session {
         }
         // The reader may have gone once it knew the status; the command has run.
         let _ = out.report.send_json(&json);
-    }
-}
-
-/// Looks in place of boxes that were killed on the roots of this one, and writes their end records.
-pub fn settle(leftovers: Vec<Leftover>, out: &Out) -> Settled {
-    let mut settled = Settled::default();
-    for mut left in leftovers {
-        let (changes, mut degraded) = look_for(&mut left);
-        settled.degraded.extend(degraded.iter().map(|said| format!("run {}: {said}", left.run_id())));
-        let listed = left.state_home().and_then(|home| listed(Some(home), left.run_id()));
-        degraded.push(format!("end: written by run {}: the supervisor of this one was killed", out.run_id));
-        let persistence = clip_changes(changes, listed.as_deref(), &mut degraded);
-        let record =
-            killed(left.run_id(), persistence.clone(), listed.clone(), clip(degraded, "degraded", &mut vec![]));
-        let json = report::to_json(&record).unwrap_or_default();
-        if out.spool.as_ref().is_some_and(|spool| !matches!(spool.append(&json), Ok(Appended::Whole))) {
-            eprintln!("stockade: audit degraded: the end record of {} could not be written", record.run_id);
-        }
-        settled.earlier.push(report::Earlier { run_id: record.run_id, persistence, quarantine: listed });
-    }
-    settled.earlier.retain(|run| !run.persistence.is_empty());
-    settled.earlier = clip(settled.earlier, "earlier", &mut settled.degraded);
-    settled
-}
-
-/// What one killed box changed and what is not known of it, after moving what may be moved.
-fn look_for(left: &mut Leftover) -> (Vec<Change>, Vec<String>) {
-    match left {
-        Leftover::Unread { run_id, why, .. } => {
-            let said =
-                format!("persistence of the killed box not compared: the journal of {run_id} cannot be read: {why}");
-            (vec![], vec![said])
-        }
-        Leftover::Noted { journal, before, moves } => {
-            let mut compared = before.compare();
-            let moved = quarantine::moved(before, moves, journal.state_home());
-            let lost = quarantine::act(before, &mut compared.changes, journal, Move::next_number(moves));
-            compared.degraded.extend(lost);
-            compared.changes.extend(moved);
-            (compared.changes, compared.degraded)
-        }
-    }
-}
-
-fn killed(run_id: &str, persistence: Vec<Change>, quarantine: Option<String>, degraded: Vec<String>) -> report::End {
-    report::End {
-        schema: report::SCHEMA,
-        record: "end",
-        run_id: run_id.to_owned(),
-        ts: ulid::now(),
-        outcome: report::Outcome::Killed,
-        exit_code: None,
-        signal: Some(libc::SIGKILL),
-        limit_hit: None,
-        wall_ms: None,
-        cpu_ms: None,
-        max_rss_bytes: None,
-        persistence,
-        quarantine,
-        earlier: vec![],
-        guard_lost: vec![],
-        discarded: None,
-        copyback: vec![],
-        net_denied: None,
-        inside: 0,
-        degraded,
     }
 }
 

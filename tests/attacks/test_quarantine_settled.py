@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
 
 from requirements import requirement
 from support.actors import Actor, make_repository
-from support.boxes import op
-from support.left import OTHER_FILE_SYSTEM, STATE, leave, listed
+from support.boxes import op, worked
+from support.left import OTHER_FILE_SYSTEM, STATE, journals, leave, listed, plant_and_kill
 from support.live import LiveBox
 
 LOADER = "fault_loader"
@@ -41,3 +42,51 @@ def test_what_is_settled_takes_no_number_that_a_moved_file_has(actor: Actor, fre
         root, name = item["path"].rsplit("/", 1)
         assert (place / str(item["number"])).read_text() == ("second\n" if (root, name) == (second, ".envrc") else texts[name]), items
     actor.remove(second)
+
+
+@requirement("end.journal", "end.quarantine")
+def test_two_boxes_killed_on_one_root_are_not_taken_for_boxes_that_live(actor: Actor, fresh_repo: str) -> None:
+    with LiveBox(actor, tier="guarded", cwd=fresh_repo, caller="repository") as one, LiveBox(actor, tier="guarded", cwd=fresh_repo, caller="repository") as two:
+        for box, name in ((one, ".envrc"), (two, ".mcp.json")):
+            worked(box.ask([op("create", path=f"{fresh_repo}/{name}", text="evil\n", keep=True)]))
+        for box in (one, two):
+            box.process.send_signal(signal.SIGKILL)
+            box.process.wait(20)
+    assert all(actor.host(f"{fresh_repo}/{name}").exists() for name in (".envrc", ".mcp.json"))
+    end = leave(actor, fresh_repo, "true", caller="operator").receipt["end"]
+    found = {row["path"]: row["left"] for run in end["earlier"] for row in run["persistence"] if row["restore"] or row["left"] != "not_new"}
+    assert found == {".envrc": None, ".mcp.json": None}, end
+    assert [name for name in (".envrc", ".mcp.json") if actor.host(f"{fresh_repo}/{name}").exists()] == []
+    assert leave(actor, fresh_repo, "true").receipt["end"]["earlier"] == []
+
+
+# An identifier of 2019: its box was killed long ago.
+OLD = "01D00000000000000000000000"
+
+
+def age(actor: Actor, run_id: str, *, mark: str | None = None) -> None:
+    """Let the notes of a killed box be years old; with a mark, those of another root."""
+    [path] = [path for path in journals(actor).iterdir() if run_id in path.name]
+    info, text = path.stat(), path.read_text().replace(run_id, OLD)
+    path.unlink()
+    path = path.with_name("-".join([OLD, mark]) if mark else path.name.replace(run_id, OLD))
+    path.write_text(text)
+    os.chown(path, info.st_uid, info.st_gid)
+
+
+@requirement("end.journal", "end.quarantine")
+def test_old_notes_of_this_root_are_compared_and_not_forgotten(actor: Actor, fresh_repo: str) -> None:
+    age(actor, plant_and_kill(actor, fresh_repo))
+    end = leave(actor, fresh_repo, "true", caller="operator").receipt["end"]
+    [earlier] = end["earlier"]
+    assert (earlier["run_id"], [row["path"] for row in earlier["persistence"]]) == (OLD, [".envrc"]) and end["degraded"] == []
+    assert not actor.host(f"{fresh_repo}/.envrc").exists()
+
+
+@requirement("end.journal")
+def test_old_notes_of_other_roots_are_forgotten_and_that_is_said(actor: Actor, fresh_repo: str) -> None:
+    age(actor, plant_and_kill(actor, fresh_repo), mark="000000000000")
+    end = leave(actor, fresh_repo, "true", caller="operator").receipt["end"]
+    assert [word for word in end["degraded"] if word.startswith("journal: 1 forgotten")], end
+    assert [path.name for path in journals(actor).iterdir() if OLD in path.name] == []
+    assert leave(actor, fresh_repo, "true", caller="operator").receipt["end"]["degraded"] == []

@@ -29,6 +29,8 @@ const ROOTS: usize = 8;
 /// Left by boxes that were killed, on roots that nobody uses any more.
 const LEFT_MAX: usize = 256;
 const LEFT_DAYS: u64 = 30;
+/// So many of them go with one start, which has better to do.
+const FORGET_MAX: usize = 8;
 
 /// The directory of journals.
 pub struct Journals {
@@ -84,7 +86,9 @@ impl Journals {
         let _starting = self.lock(libc::LOCK_SH)?;
         let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_APPEND;
         let file = File::from(sys::openat(self.fd(), &hidden, flags, 0o600)?);
-        sys::try_lock(file.as_raw_fd(), libc::LOCK_EX)?;
+        if !sys::try_lock(file.as_raw_fd(), libc::LOCK_EX)? {
+            return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+        }
         let mut journal = Journal::held(self, run_id.to_owned(), hidden, file);
         journal.head(watched)?;
         sys::rename(self.fd(), &journal.name, self.fd(), &name, false)?;
@@ -117,18 +121,17 @@ impl Journals {
         Ok(names)
     }
 
-    /// Boxes that were killed while they had one of these roots. Each is ours alone from here on.
-    pub fn leftovers(&self, watched: &[Persistence]) -> io::Result<Vec<Leftover<'_>>> {
+    /// The files of boxes that have one of these roots, and those of all others.
+    pub fn names_of(&self, watched: &[Persistence]) -> io::Result<(Vec<String>, Vec<String>)> {
         let (names, marks) = (self.names()?, marks(watched));
         let (unfinished, names): (Vec<String>, _) = names.into_iter().partition(|name| name.starts_with('.'));
         self.forget_unfinished(&unfinished);
-        self.forget_old(&names);
-        let ours = names.iter().filter(|name| marks.iter().any(|mark| name.split('-').skip(1).any(|m| m == mark)));
-        Ok(ours.filter_map(|name| self.leftover(name)).collect())
+        let ours = |name: &String| marks.iter().any(|mark| name.split('-').skip(1).any(|m| m == mark));
+        Ok(names.into_iter().partition(ours))
     }
 
-    /// None: a box that lives, has just ended, or was killed before it had looked: its command never ran.
-    fn leftover(&self, name: &str) -> Option<Leftover<'_>> {
+    /// A box that was killed; its file is ours alone from here on, and goes with the value. None: a box that lives, has just ended, or was killed before it had looked: its command never ran.
+    pub fn leftover(&self, name: &str) -> Option<Leftover<'_>> {
         let run_id = name.split('-').next().unwrap_or_default().to_owned();
         let mut journal = match self.orphan(name) {
             Ok(free) => free?,
@@ -169,15 +172,14 @@ impl Journals {
         }
     }
 
-    /// The log of killed boxes on roots that nobody uses any more does not grow for ever. An identifier
-    /// begins with its time, so names alone tell the age.
-    fn forget_old(&self, names: &[String]) {
+    /// The log of killed boxes on roots that nobody uses any more does not grow for ever; how many went.
+    /// An identifier begins with its time, so names alone tell the age.
+    pub fn forget_old(&self, names: &[String]) -> usize {
         let limit = ulid::earliest(Duration::from_secs(LEFT_DAYS * 24 * 3600));
         let extra = names.len().saturating_sub(LEFT_MAX);
-        let old = |(at, name): &(usize, &String)| *at < extra || name.as_str() < limit.as_str();
-        for (_, name) in names.iter().enumerate().filter(old).take(ROOTS) {
-            drop(self.orphan(name)); // what was free is removed
-        }
+        let old = names.iter().enumerate().filter(|(at, name)| *at < extra || name.as_str() < limit.as_str());
+        // What was free is removed by its drop.
+        old.filter_map(|(_, name)| self.orphan(name).ok()?).take(FORGET_MAX).map(drop).count()
     }
 
     /// True when a live box other than `but` has a root at, in or above `root`. An error where it cannot be told.
