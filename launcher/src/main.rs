@@ -17,6 +17,7 @@ mod control;
 mod copyback;
 mod cover;
 mod discard;
+mod drive;
 mod ending;
 mod errno;
 mod facts;

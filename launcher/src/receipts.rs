@@ -6,6 +6,8 @@
 
 mod settle;
 
+use std::cell::RefCell;
+
 use crate::args::Args;
 use crate::copyback::{self, Aside, Copied};
 use crate::ending;
@@ -16,7 +18,7 @@ use crate::session::{self, Session};
 use crate::spool::{Appended, Spool};
 use crate::steps::{landlock, limits};
 use crate::supervise::Supervisor;
-use crate::{discard, plan, ulid, version};
+use crate::{discard, plan, sys, ulid, version};
 
 pub use settle::{settle, Settled};
 
@@ -26,33 +28,65 @@ pub const REFUSED: i32 = 125;
 pub struct Watched<'a> {
     pub before: Snapshot,
     pub journal: Option<Journal<'a>>,
-    pub settled: Settled,
 }
 
-/// Where records go.
+/// Where records go, and what they have to say besides this launch.
 pub struct Out {
     pub run_id: String,
     pub report: Report,
     pub spool: Option<Spool>,
+    /// Said once: in the end record, or with the refusal.
+    pub settled: RefCell<Settled>,
 }
 
-pub fn refuse(refusal: &Refusal, run_id: &str, report: &Report, spool: Option<&Spool>) -> i32 {
-    let record = refusal.record(run_id);
-    let json = report::to_json(&record).unwrap_or_default();
-    let told = report.send_json(&json);
-    if let Some(spool) = spool {
-        // The launch is refused already; the line on stderr stays the answer.
-        let _ = spool.append(&json);
+impl Out {
+    /// Before anything is known: the line on stderr alone.
+    pub fn nowhere() -> Self {
+        Self { run_id: String::new(), report: Report::new(None), spool: None, settled: RefCell::default() }
     }
-    refusal.print();
-    if let Err(lost) = told {
-        lost.print();
+
+    /// Says why nothing was started; the exit status.
+    pub fn refuse(&self, refusal: &Refusal) -> i32 {
+        let settled = self.settled.take();
+        let record =
+            report::Refused { earlier: settled.earlier, degraded: settled.degraded, ..refusal.record(&self.run_id) };
+        let json = report::to_json(&record).unwrap_or_default();
+        let told = self.report.send_json(&json);
+        if let Some(spool) = &self.spool {
+            // The launch is refused already; the line on stderr stays the answer.
+            let _ = spool.append(&json);
+        }
+        refusal.print();
+        settle::print(&record.earlier, &record.degraded);
+        if let Err(lost) = told {
+            lost.print();
+        }
+        match refusal.code {
+            "not_found" => 127,
+            "exec_failed" => 126,
+            _ => REFUSED,
+        }
     }
-    match refusal.code {
-        "not_found" => 127,
-        "exec_failed" => 126,
-        _ => REFUSED,
+}
+
+/// The command runs, but that cannot be recorded: it ends, and what may be moved of what it left is moved.
+/// The journal stays, so that the next launch on the same roots compares and writes the end record.
+pub fn unrecorded(box_: &mut Supervisor, watch: Watched, refusal: Refusal) -> Refusal {
+    box_.end(report::Outcome::Killed);
+    let Watched { before, journal } = watch;
+    let (dead, mut changes) = (sys::await_death(box_.init).is_ok(), before.compare().changes);
+    let mut said =
+        format!("the command had started and was ended, places that run code later: {} changed", changes.len());
+    if let Some(mut journal) = journal {
+        // A box that may live still writes there.
+        if dead {
+            quarantine::act(&before, &mut changes, &mut journal, 0);
+        }
+        journal.keep();
+        said.push_str(", named by the next launch there");
     }
+    let detail = if refusal.detail.is_empty() { said } else { format!("{}; {said}", refusal.detail) };
+    refusal.detail(detail)
 }
 
 impl Session {
@@ -103,12 +137,12 @@ impl Session {
 
     /// `compared`: where that was possible before the box was taken apart.
     pub fn record_end(&self, box_: &mut Supervisor, out: &Out, watch: Watched, compared: Option<Compared>) {
-        let Watched { before, mut journal, settled } = watch;
+        let Watched { before, mut journal } = watch;
         let mut compared = compared.unwrap_or_else(|| before.compare());
         if let Some(journal) = &mut journal {
             compared.degraded.extend(quarantine::act(&before, &mut compared.changes, journal, 0));
         }
-        self.write_end(box_, out, compared, settled);
+        self.write_end(box_, out, compared, out.settled.take());
         // Only now: a crash up to here loses nothing.
         drop(journal);
     }

@@ -182,6 +182,8 @@ impl Refusal {
             message: self.message(),
             hint: self.hint.clone(),
             transient: self.transient,
+            earlier: vec![],
+            degraded: vec![],
         }
     }
 
@@ -382,6 +384,8 @@ mod tests {
             "message",
             "hint",
             "transient",
+            "earlier",
+            "degraded",
         ];
         assert_eq!(keys, HashSet::from(expected));
         assert_eq!((json["errno"].as_i64(), json["errno_name"].as_str()), (Some(13), Some("EACCES")));

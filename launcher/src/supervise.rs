@@ -38,6 +38,8 @@ pub struct Supervisor {
     /// Private places whose content is counted at the end, in the plan's order.
     pub places: Vec<Place>,
     pub command: libc::pid_t,
+    /// It has got as far as exec: from here on it may have done anything.
+    pub started: bool,
     pub tracer: Option<Tracer>,
     /// The home is a list of binds, not an overlay.
     pub snapshot: bool,
@@ -179,6 +181,7 @@ impl Supervisor {
             };
             return Some(Step::Refused(Refusal::new(code, "box").detail("the box ended before its command started")));
         }
+        self.started = true;
         Some(Step::Started)
     }
 

@@ -275,6 +275,17 @@ pub fn unlink(dir: RawFd, name: &CStr) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_unlinkat, dir, name.as_ptr(), 0) }).map(drop)
 }
 
+/// waitid(2): until a child is dead. It stays to be reaped, so its number is not given out again.
+pub fn await_death(child: libc::pid_t) -> io::Result<()> {
+    // SAFETY: siginfo is plain data that lives through the call.
+    unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        let (info, no_usage) = (std::ptr::addr_of_mut!(info), std::ptr::null::<libc::rusage>());
+        let flags = libc::WEXITED | libc::WNOWAIT;
+        check(libc::syscall(libc::SYS_waitid, libc::P_PID, child, info, flags, no_usage)).map(drop)
+    }
+}
+
 /// Until it is on the disk, not only written.
 pub fn fsync(fd: RawFd) -> io::Result<()> {
     // SAFETY: no pointers.

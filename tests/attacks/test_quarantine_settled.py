@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 
 import pytest
 
 from requirements import requirement
-from support.actors import Actor, make_repository
+from support.actors import WAIT_S, Actor, make_repository
 from support.boxes import op, worked
-from support.left import OTHER_FILE_SYSTEM, STATE, journals, leave, listed, plant_and_kill
-from support.live import LiveBox
+from support.left import OTHER_FILE_SYSTEM, STATE, journals, leave, listed, plant_and_kill, records
+from support.live import LiveBox, wait_until
 
 LOADER = "fault_loader"
 
@@ -90,3 +91,43 @@ def test_old_notes_of_other_roots_are_forgotten_and_that_is_said(actor: Actor, f
     assert [word for word in end["degraded"] if word.startswith("journal: 1 forgotten")], end
     assert [path.name for path in journals(actor).iterdir() if OLD in path.name] == []
     assert leave(actor, fresh_repo, "true", caller="operator").receipt["end"]["degraded"] == []
+
+
+@requirement("end.journal", "end.quarantine", "launcher.fault_is_typed")
+def test_a_refusal_names_what_was_moved_before_it(actor: Actor, fresh_repo: str) -> None:
+    run_id = plant_and_kill(actor, fresh_repo)
+    refused = actor.run(["true"], tier="guarded", cwd=fresh_repo, before=[str(actor.stage.bin / LOADER), "seccomp:EPERM", "--"])
+    assert refused.code == "seccomp_denied" and not actor.host(f"{fresh_repo}/.envrc").exists(), refused.raw
+    assert f"stockade: run {run_id} was killed: 1 changes in places that run code later, 1 moved to quarantine, listed in " in refused.stderr
+    [row] = [row for row in records(actor) if row["record"] == "refused" and row.get("earlier")]
+    assert [item["restore"] for run in row["earlier"] for item in run["persistence"]] != [None] and row["earlier"][0]["run_id"] == run_id
+    assert leave(actor, fresh_repo, "true").receipt["end"]["earlier"] == []
+
+
+def full_pipe() -> tuple[int, int]:
+    """A pipe whose reader has not read for long: the next write waits."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"\n" * 4096)
+    os.set_blocking(writer, True)
+    return reader, writer
+
+
+@requirement("end.journal", "end.quarantine", "launcher.fault_is_typed")
+@pytest.mark.parametrize("tier", ["guarded", "strict"])
+def test_a_launch_that_cannot_be_recorded_is_compared_all_the_same(actor: Actor, fresh_repo: str, tier: str) -> None:
+    """The command runs while its launch record waits for a reader, who goes away."""
+    reader, writer = full_pipe()
+    kwargs = {"caller": "repository"}
+    with actor.live(["/bin/sh", "-c", "echo evil > .envrc; sleep 60"], tier=tier, cwd=fresh_repo, report_fd=writer, kwargs=kwargs, stderr=-1) as box:
+        os.close(writer)
+        wait_until(actor.host(f"{fresh_repo}/.envrc").exists, "the attack works: the command has run")
+        os.close(reader)
+        _, err = box.communicate(timeout=WAIT_S)
+    assert box.returncode == 125 and b"report_failed" in err and b"the command had started and was ended" in err, err
+    assert not actor.host(f"{fresh_repo}/.envrc").exists(), "what it planted is moved"
+    [earlier] = leave(actor, fresh_repo, "true", caller="operator").receipt["end"]["earlier"]
+    assert [(row["path"], bool(row["restore"])) for row in earlier["persistence"]] == [(".envrc", True)]
+    assert leave(actor, fresh_repo, "true").receipt["end"]["earlier"] == []

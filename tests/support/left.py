@@ -46,3 +46,9 @@ def listed(path: Path) -> list[dict[str, Any]]:
 def journals(actor: Actor, home: str | None = None) -> Path:
     """The directory of the notes of open boxes."""
     return actor.host(f"{home or f'{actor.home}/{STATE}'}/audit/open")
+
+
+def records(actor: Actor) -> list[dict[str, Any]]:
+    """Every record of the audit log."""
+    lines = (actor.host(f"{actor.home}/{STATE}") / "audit/spool.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines if line.strip()]

@@ -86,6 +86,8 @@ pub struct Journal<'a> {
     pub name: CString,
     file: File,
     size: usize,
+    /// For the next launch on these roots.
+    stays: bool,
 }
 
 /// The first line, however long the rest is, and what was read of the rest with it.
@@ -112,7 +114,7 @@ pub fn header(mut file: &File) -> io::Result<(Header, Vec<u8>)> {
 impl<'a> Journal<'a> {
     /// A file that this process has locked.
     pub fn held(all: &'a Journals, run_id: String, name: CString, file: File) -> Self {
-        Self { all, run_id, name, file, size: 0 }
+        Self { all, run_id, name, file, size: 0, stays: false }
     }
 
     /// Whose roots these are.
@@ -159,6 +161,11 @@ impl<'a> Journal<'a> {
         Ok((Some(Snapshot { roots: roots.collect::<io::Result<_>>()? }), moves))
     }
 
+    /// Leaves the file as a box that is killed does.
+    pub fn keep(mut self) {
+        self.stays = true;
+    }
+
     pub fn state_home(&self) -> &str {
         &self.all.state_home
     }
@@ -203,8 +210,10 @@ impl<'a> Journal<'a> {
 /// not come here, and its file stays.
 impl Drop for Journal<'_> {
     fn drop(&mut self) {
-        // What cannot be removed is taken for a killed box, and compared once more.
-        let _ = sys::unlink(self.all.fd(), &self.name);
+        if !self.stays {
+            // What cannot be removed is taken for a killed box, and compared once more.
+            let _ = sys::unlink(self.all.fd(), &self.name);
+        }
     }
 }
 

@@ -22,22 +22,45 @@ pub struct Settled {
     pub degraded: Vec<String>,
 }
 
-/// Settles every one, then forgets what is too old on other roots.
-pub fn settle(journals: &Journals, watched: &[Persistence], out: &Out) -> io::Result<Settled> {
+/// How many a refusal names on stderr.
+const PRINTED: usize = 5;
+
+/// Settles every one, then forgets what is too old on other roots. What was found is said by the
+/// record that follows, whichever that is.
+pub fn settle(journals: &Journals, watched: &[Persistence], out: &Out) -> io::Result<()> {
     let (ours, others) = journals.names_of(watched)?;
-    let mut settled = Settled::default();
+    let mut settled = out.settled.borrow_mut();
     for left in ours.iter().filter_map(|name| journals.leftover(name)) {
         settled.add(left, out);
     }
-    settled.earlier.retain(|run| !run.persistence.is_empty());
-    settled.earlier = clip(settled.earlier, "earlier", &mut settled.degraded);
+    let earlier = std::mem::take(&mut settled.earlier).into_iter().filter(|run| !run.persistence.is_empty()).collect();
+    settled.earlier = clip(earlier, "earlier", &mut settled.degraded);
     match journals.forget_old(&others) {
         0 => {}
         count => settled.degraded.push(format!(
             "journal: {count} forgotten of killed boxes on other roots, too old or too many: what those changed is not known"
         )),
     }
-    Ok(settled)
+    Ok(())
+}
+
+/// For a launch that was refused after it had moved files: lines on stderr, after its own.
+pub fn print(earlier: &[report::Earlier], degraded: &[String]) {
+    for run in earlier.iter().take(PRINTED) {
+        let moved = run.persistence.iter().filter(|change| change.restore.is_some()).count();
+        let list = run
+            .quarantine
+            .as_ref()
+            .map_or(String::new(), |path| format!(", listed in {}", report::show(path.as_bytes())));
+        eprintln!(
+            "stockade: run {} was killed: {} changes in places that run code later, {moved} moved to quarantine{list}",
+            run.run_id,
+            run.persistence.len()
+        );
+    }
+    for said in degraded.iter().take(PRINTED) {
+        eprintln!("stockade: {said}");
+    }
 }
 
 impl Settled {

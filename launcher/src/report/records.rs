@@ -134,6 +134,9 @@ pub struct Refused {
     pub message: String,
     pub hint: String,
     pub transient: bool,
+    /// As in the end record: what was settled before this launch was refused.
+    pub earlier: Vec<Earlier>,
+    pub degraded: Vec<String>,
 }
 
 /// What a process in the box said over the box socket: data, never evidence.
