@@ -2,8 +2,9 @@
 //!
 //! Owns when which record is written. A refusal never carries a tier; a launch
 //! record goes to the spool first, so that whoever reads it may rely on it.
-//! Next: receipts/settle.rs (boxes that were killed).
+//! Next: receipts/room.rs (what is cut), receipts/settle.rs (boxes that were killed).
 
+mod room;
 mod settle;
 
 use std::cell::RefCell;
@@ -12,7 +13,7 @@ use crate::args::Args;
 use crate::copyback::{self, Aside, Copied};
 use crate::ending;
 use crate::persist::journal::Journal;
-use crate::persist::{manifest, quarantine, Change, Compared, Snapshot};
+use crate::persist::{manifest, quarantine, Compared, Snapshot};
 use crate::report::{self, Refusal, Report};
 use crate::session::{self, Session};
 use crate::spool::{Appended, Spool};
@@ -20,6 +21,7 @@ use crate::steps::{landlock, limits};
 use crate::supervise::Supervisor;
 use crate::{discard, plan, sys, ulid, version};
 
+use room::Room;
 pub use settle::{settle, Settled};
 
 pub const REFUSED: i32 = 125;
@@ -48,8 +50,8 @@ impl Out {
     /// Says why nothing was started; the exit status.
     pub fn refuse(&self, refusal: &Refusal) -> i32 {
         let settled = self.settled.take();
-        let record =
-            report::Refused { earlier: settled.earlier, degraded: settled.degraded, ..refusal.record(&self.run_id) };
+        let degraded = Room::new(settled.used).degraded(settled.degraded);
+        let record = report::Refused { earlier: settled.earlier, degraded, ..refusal.record(&self.run_id) };
         let json = report::to_json(&record).unwrap_or_default();
         let told = self.report.send_json(&json);
         if let Some(spool) = &self.spool {
@@ -140,7 +142,8 @@ impl Session {
         let Watched { before, mut journal } = watch;
         let mut compared = compared.unwrap_or_else(|| before.compare());
         if let Some(journal) = &mut journal {
-            compared.degraded.extend(quarantine::act(&before, &mut compared.changes, journal, 0));
+            let lost = quarantine::act(&before, &mut compared.changes, journal, 0);
+            compared.degraded.splice(0..0, lost);
         }
         self.write_end(box_, out, compared, out.settled.take());
         // Only now: a crash up to here loses nothing.
@@ -161,18 +164,19 @@ impl Session {
             box_.changed = format!("{what} (hint: `stockade show {}` names them)", out.run_id);
             box_.ended.get_or_insert(report::Outcome::Persistence);
         }
-        let mut degraded = std::mem::take(&mut box_.degraded);
-        degraded.extend(compared.degraded);
-        degraded.extend(settled.degraded);
+        let mut said = std::mem::take(&mut box_.degraded);
         if box_.inside.closed > 0 {
-            degraded.push(format!("inside: {} connections closed for saying too much", box_.inside.closed));
+            said.push(format!("inside: {} connections closed for saying too much", box_.inside.closed));
         }
+        // Last: of these the box chooses how many there are.
+        said.extend(settled.degraded.into_iter().chain(compared.degraded));
         let listed = listed(self.state_home.as_deref(), &out.run_id);
-        let persistence = clip_changes(compared.changes, listed.as_deref(), &mut degraded);
+        let mut room = Room::new(settled.used);
+        let persistence = room.changes(compared.changes, listed.as_deref());
         box_.lost.dedup();
-        let guard_lost = clip(box_.lost.clone(), "guard_lost", &mut degraded);
-        let degraded = clip(degraded, "degraded", &mut vec![]);
-        let copyback = clip(self.copy_back(box_, out), "copyback", &mut vec![]);
+        let guard_lost = room.take(box_.lost.clone(), "guard_lost", room::GUARDS);
+        let copyback = room.take(self.copy_back(box_, out), "copyback", room::COPYBACK);
+        let degraded = room.degraded(said);
         let discarded = discard::count(&box_.places, &self.loaded.plan);
         let (exit_code, signal) = ending::ends(box_);
         let (cpu_ms, max_rss_bytes) = ending::usage();
@@ -219,38 +223,6 @@ pub fn record_inside(box_: &mut Supervisor, out: &Out, data: &[u8]) {
 /// The list of what was moved for a run, where anything was.
 fn listed(state_home: Option<&str>, run_id: &str) -> Option<String> {
     manifest::path(state_home?, run_id)
-}
-
-/// What is named is first what the list spells out, and of that first what is still there: a box
-/// cannot push these out with many others. What was moved is in the run's own list.
-fn clip_changes(mut changes: Vec<Change>, listed: Option<&str>, degraded: &mut Vec<String>) -> Vec<Change> {
-    changes.sort_by_key(|change| (!change.found.spelled, change.restore.is_some()));
-    let moved = |changes: &[Change]| changes.iter().filter(|change| change.restore.is_some()).count();
-    let (all, all_moved) = (changes.len(), moved(&changes));
-    let kept = clip(changes, "", &mut vec![]);
-    let (more, more_moved) = (all - kept.len(), all_moved - moved(&kept));
-    if more > 0 {
-        let list = listed.filter(|_| more_moved > 0).map_or(String::new(), |path| format!(", listed in {path}"));
-        let there = more - more_moved;
-        degraded.push(format!("persistence: {more} more: {there} left where they are, {more_moved} moved{list}"));
-    }
-    kept
-}
-
-/// The end record must fit a pipe that nobody reads before the status is known:
-/// lists are cut, and the record says so.
-fn clip<T: serde::Serialize>(mut list: Vec<T>, name: &str, degraded: &mut Vec<String>) -> Vec<T> {
-    let mut room = 16usize << 10;
-    let fits = list.iter().take_while(|item| {
-        let size = serde_json::to_string(item).map_or(usize::MAX, |json| json.len() + 1);
-        room.checked_sub(size).inspect(|left| room = *left).is_some()
-    });
-    let keep = fits.count();
-    if keep < list.len() {
-        degraded.push(format!("{name}: {} more", list.len() - keep));
-        list.truncate(keep);
-    }
-    list
 }
 
 /// proc_pid_stat(5), field 22: tells this process from a later one of the same pid.

@@ -131,3 +131,16 @@ def test_a_launch_that_cannot_be_recorded_is_compared_all_the_same(actor: Actor,
     [earlier] = leave(actor, fresh_repo, "true", caller="operator").receipt["end"]["earlier"]
     assert [(row["path"], bool(row["restore"])) for row in earlier["persistence"]] == [(".envrc", True)]
     assert leave(actor, fresh_repo, "true").receipt["end"]["earlier"] == []
+
+
+@requirement("end.journal", "end.quarantine")
+def test_a_killed_box_with_more_than_a_record_holds_is_named_with_part_of_it(actor: Actor, fresh_repo: str) -> None:
+    """Which part fits is the box's choice of names; that it was killed, and how much more there is, is said all the same."""
+    script = "mkdir -p .claude/skills; for n in $(seq 150); do echo $n > .claude/skills/$n.md; done; echo x > .mcp.json"
+    dead = leave(actor, fresh_repo, script, before=[str(actor.stage.bin / LOADER), "unlinkat:KILL", "--"])
+    run_id = dead.receipt["run_id"]
+    end = leave(actor, fresh_repo, "true").receipt["end"]
+    [earlier] = end["earlier"]
+    assert (earlier["run_id"], bool(earlier["persistence"])) == (run_id, True)
+    [said] = [word for word in end["degraded"] if word.startswith(f"run {run_id}: persistence: ")]
+    assert int(said.split()[3]) + len(earlier["persistence"]) >= 151 and f"listed in {earlier['quarantine']}" in said, said
