@@ -206,8 +206,9 @@ fn stamp(dir: RawFd, name: &CStr, entry: &Entry) -> io::Result<()> {
     sys::check(i64::from(ret)).map(drop)
 }
 
-/// In P0, when every process is dead.
-pub fn finish(held: &[Held], places: &[Place], plan: &Plan, aside: &Aside) -> Vec<Copied> {
+/// In P0, when every process is dead. Also lines for what is on the host in neither place.
+pub fn finish(held: &[Held], places: &[Place], plan: &Plan, aside: &Aside) -> (Vec<Copied>, Vec<String>) {
+    let mut lost = vec![];
     let one = |(number, (held, asked)): (usize, (&Held, &Copyback))| {
         let path = show(asked.source.as_bytes());
         let (result, kept) = match left(places, plan, &asked.target) {
@@ -217,11 +218,16 @@ pub fn finish(held: &[Held], places: &[Place], plan: &Plan, aside: &Aside) -> Ve
             }
             Ok((content, _)) => back(held, &content, aside, number),
         };
+        let kept = kept.transpose().unwrap_or_else(|e| {
+            lost.push(format!("copyback of {path}: the box's version could not be kept: {e}"));
+            None
+        });
         // Nothing at the start and nothing at the end.
         let result = if result == Outcome::Removed && held.before.is_none() { Outcome::Unchanged } else { result };
         Copied { path, result, kept }
     };
-    held.iter().zip(&plan.copyback).enumerate().map(one).collect()
+    let copied = held.iter().zip(&plan.copyback).enumerate().map(one).collect();
+    (copied, lost)
 }
 
 fn untouched(was: &Entry, now: &Entry) -> bool {
@@ -267,7 +273,8 @@ fn taken(place: RawFd, path: &[u8]) -> Result<File, Outcome> {
     opened.ok().filter(is_file).map(File::from).ok_or(Outcome::NotAFile)
 }
 
-fn back(held: &Held, content: &[u8], aside: &Aside, number: usize) -> (Outcome, Option<String>) {
+/// What was done, and where the content was kept aside, if that was needed.
+fn back(held: &Held, content: &[u8], aside: &Aside, number: usize) -> (Outcome, Option<io::Result<String>>) {
     let result = match held.is_same() {
         false => Outcome::Conflict,
         true => match held.replace(content) {
@@ -276,7 +283,7 @@ fn back(held: &Held, content: &[u8], aside: &Aside, number: usize) -> (Outcome, 
             Err(_) => Outcome::Failed,
         },
     };
-    (result, aside.keep(content, number).ok())
+    (result, Some(aside.keep(content, number)))
 }
 
 /// `copyback/RUN` of the state home.
@@ -296,8 +303,11 @@ impl Aside<'_> {
         let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL;
         let name = sys::cstr(&number.to_string())?;
         let mut file = File::from(sys::openat(here.as_raw_fd(), &name, flags, 0o600)?);
-        file.write_all(content)?;
-        sys::fsync(file.as_raw_fd())?;
+        let whole = file.write_all(content).and_then(|()| sys::fsync(file.as_raw_fd()));
+        if whole.is_err() {
+            let _ = sys::unlink(here.as_raw_fd(), &name);
+        }
+        whole?;
         Ok(format!("{}/copyback/{}/{number}", self.state_home, self.run_id))
     }
 }

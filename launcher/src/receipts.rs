@@ -150,11 +150,11 @@ impl Session {
         drop(journal);
     }
 
-    fn copy_back(&self, box_: &Supervisor, out: &Out) -> Vec<Copied> {
+    fn copy_back(&self, box_: &Supervisor, out: &Out) -> (Vec<Copied>, Vec<String>) {
         let aside = Aside { state_home: self.state_home.as_deref().unwrap_or_default(), run_id: &out.run_id };
         // Without its places the box did not get as far as a command.
         match box_.places.is_empty() {
-            true => vec![],
+            true => (vec![], vec![]),
             false => copyback::finish(&self.copies, &box_.places, &self.loaded.plan, &aside),
         }
     }
@@ -164,7 +164,8 @@ impl Session {
             box_.changed = format!("{what} (hint: `stockade show {}` names them)", out.run_id);
             box_.ended.get_or_insert(report::Outcome::Persistence);
         }
-        let mut said = std::mem::take(&mut box_.degraded);
+        let (copied, lost) = self.copy_back(box_, out);
+        let mut said = [std::mem::take(&mut box_.degraded), lost].concat();
         if box_.inside.closed > 0 {
             said.push(format!("inside: {} connections closed for saying too much", box_.inside.closed));
         }
@@ -175,7 +176,7 @@ impl Session {
         let persistence = room.changes(compared.changes, listed.as_deref());
         box_.lost.dedup();
         let guard_lost = room.take(box_.lost.clone(), "guard_lost", room::GUARDS);
-        let copyback = room.take(self.copy_back(box_, out), "copyback", room::COPYBACK);
+        let copyback = room.take(copied, "copyback", room::COPYBACK);
         let degraded = room.degraded(said);
         let discarded = discard::count(&box_.places, &self.loaded.plan);
         let (exit_code, signal) = ending::ends(box_);

@@ -175,6 +175,26 @@ def test_a_host_save_between_the_look_and_the_rename_is_what_stays(actor: Actor,
 
 
 @requirement("end.copyback")
+@pytest.mark.parametrize("room", [True, False])
+def test_a_version_that_can_be_kept_nowhere_is_said_to_be_lost(actor: Actor, state: str, room: bool) -> None:
+    """The host saved meanwhile, and what the place for the box's version would be is a file."""
+    aside = f"{actor.home}/.local/state/stockade/copyback"
+    actor.remove(aside)
+    with LiveBox(actor, tier="strict", profile=[profile(actor)]) as box:
+        worked(box.ask([op("create", "new", path=f"{state}.tmp", text="box\n", keep=True), op("rename", "over", path=f"{state}.tmp", to=state, keep=True)]))
+        actor.sh(f"echo host > {state}")
+        if not room:
+            actor.put(aside, "")
+        box.finish()
+        end = box.records(until="end")["end"]
+    actor.remove(aside)
+    [row] = end["copyback"]
+    assert (row["result"], bool(row["kept"])) == ("conflict", room) and actor.host(state).read_text() == "host\n"
+    said = [word for word in end["degraded"] if word.startswith(f"copyback of {state}: the box's version could not be kept: ")]
+    assert len(said) == (not room), end["degraded"]
+
+
+@requirement("end.copyback")
 def test_a_host_save_alone_is_no_conflict_and_two_boxes_lose_nothing(actor: Actor, state: str) -> None:
     with LiveBox(actor, tier="strict", profile=[profile(actor)]) as box:
         box.ask([op("environ")])
