@@ -93,6 +93,8 @@ pub struct Snapshot {
 pub struct Root {
     pub watched: Persistence,
     names: Node,
+    /// Those of them that are moved when they are new.
+    pub movable: Option<Node>,
     pub state: State,
 }
 
@@ -132,6 +134,10 @@ fn compile(names: &[String]) -> io::Result<Node> {
     Node::compile(names).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))
 }
 
+fn movable(watched: &Persistence) -> io::Result<Option<Node>> {
+    watched.quarantine.as_ref().map(|asked| compile(&asked.names)).transpose()
+}
+
 impl Root {
     fn look(watched: &Persistence) -> io::Result<Self> {
         let names = compile(&watched.names)?;
@@ -139,14 +145,15 @@ impl Root {
         let dir = open_root(&watched.root)?;
         let identity = Entry::of(dir.as_raw_fd(), c"")?.identity();
         let seen = look_at(dir.as_raw_fd(), &names);
-        let asked = watched.quarantine.as_ref().map(|asked| compile(&asked.names).map(|names| (asked, names)));
-        let tracked = asked.transpose()?.and_then(|(asked, names)| index::tracked(&asked.index, &asked.prefix, &names));
-        Ok(Self { watched: watched.clone(), names, state: State { taken_ns, identity, seen, tracked } })
+        let movable = movable(watched)?;
+        let asked = watched.quarantine.as_ref().zip(movable.as_ref());
+        let tracked = asked.and_then(|(asked, names)| index::tracked(&asked.index, &asked.prefix, names));
+        Ok(Self { watched: watched.clone(), names, movable, state: State { taken_ns, identity, seen, tracked } })
     }
 
     /// The same root again, from what a journal holds.
     pub fn remembered(watched: Persistence, state: State) -> io::Result<Self> {
-        Ok(Self { names: compile(&watched.names)?, watched, state })
+        Ok(Self { names: compile(&watched.names)?, movable: movable(&watched)?, watched, state })
     }
 
     fn compare(&self, number: usize, result: &mut Compared) {
@@ -217,8 +224,7 @@ impl Root {
 
     fn push(&self, result: &mut Compared, change: ChangeKind, found: Found) {
         let (root, path) = (self.watched.root.clone(), show(&found.path));
-        let spelled = found.path == b"." || self.watched.names.iter().any(|name| name.as_bytes() == found.path);
-        let found = Found { spelled, ..found };
+        let found = Found { spelled: found.path == b"." || self.names.spells(&found.path), ..found };
         result.changes.push(Change { root, path, change, restore: None, left: None, found });
     }
 
@@ -450,6 +456,18 @@ mod tests {
         for name in ["a", "a/*", "a/**", "**", "*", ".git/worktrees/*/config", "a/.b*c/d"] {
             assert!(one(name).is_ok(), "{name:?}");
         }
+    }
+
+    #[test]
+    fn spelled_out_is_a_name_of_the_list_and_no_other() {
+        let names = [".envrc", ".git/hooks/*", "a/b", "c/**"].map(str::to_owned);
+        let node = Node::compile(&names).unwrap();
+        let spelled: Vec<&str> =
+            [".envrc", ".git", ".git/hooks/*", ".git/hooks/x", "a", "a/b", "a/b/c", "c", "c/d", ""]
+                .into_iter()
+                .filter(|path| node.spells(path.as_bytes()))
+                .collect();
+        assert_eq!(spelled, [".envrc", "a/b"]);
     }
 
     #[test]

@@ -15,12 +15,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use serde::Serialize;
 
-use super::asked::{OnPersistence, Quarantine};
+use super::asked::OnPersistence;
 use super::journal::{Journal, Move};
 use super::manifest::{Item, Manifest};
 use super::source::{Source, COPY_MAX_BYTES};
-use super::walk::Node;
-use super::{compile, index, Change, ChangeKind, Root, Snapshot};
+use super::{index, Change, ChangeKind, Root, Snapshot};
 use crate::sys::{self, make_dir, open_dir};
 
 /// For one box; the rest stays and is reported.
@@ -107,14 +106,14 @@ pub fn moved(before: &Snapshot, moves: &[Move], state_home: &str) -> Vec<Change>
 fn judge(root: &Root, change: &Change) -> Result<(), Left> {
     let found = &change.found;
     let Some(entry) = found.entry.filter(|_| change.change == ChangeKind::Created) else { return Err(Left::NotNew) };
-    let Some(asked) = &root.watched.quarantine else { return Err(Left::NoRepository) };
+    let Some(movable) = &root.movable else { return Err(Left::NoRepository) };
     if !entry.is_plain() {
         return Err(Left::NotAFile);
     }
     if found.new_repository {
         return Err(Left::NewRepository);
     }
-    if !listed(asked, &found.path) {
+    if !movable.reaches(&found.path) {
         return Err(Left::ReportedOnly);
     }
     let seen = &root.state.seen;
@@ -128,10 +127,6 @@ fn judge(root: &Root, change: &Change) -> Result<(), Left> {
         Some(tracked) if index::holds(tracked, &found.path) => Err(Left::Tracked),
         Some(_) => Ok(()),
     }
-}
-
-fn listed(asked: &Quarantine, path: &[u8]) -> bool {
-    compile(&asked.names).is_ok_and(|names: Node| names.reaches(path))
 }
 
 /// The place of one run, and the lock under which files are moved there.
@@ -219,7 +214,63 @@ fn quoted(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::persist::asked::{Persistence, Quarantine};
+    use std::path::PathBuf;
     use std::process::Command;
+    use std::time::{Duration, Instant};
+
+    struct Tree(PathBuf);
+
+    impl Tree {
+        fn new(files: usize) -> Self {
+            let path = std::env::temp_dir().join(format!("quarantine-{}", crate::ulid::ulid().unwrap()));
+            for dir in ["root/.vscode", "state/audit/open"] {
+                std::fs::create_dir_all(path.join(dir)).unwrap();
+            }
+            (0..files).for_each(|n| std::fs::write(path.join(format!("root/.vscode/{n}")), "new").unwrap());
+            Self(path.canonicalize().unwrap())
+        }
+
+        fn at(&self, name: &str) -> String {
+            self.0.join(name).to_str().unwrap().to_owned()
+        }
+
+        /// As it was before there were files in it.
+        fn before(&self, names: &[String]) -> Snapshot {
+            let hidden = self.0.join("hidden");
+            std::fs::rename(self.0.join("root/.vscode"), &hidden).unwrap();
+            let quarantine =
+                Some(Quarantine { names: names.to_vec(), index: self.at("root/.git/index"), prefix: String::new() });
+            let watched = Persistence {
+                root: self.at("root"),
+                names: names.to_vec(),
+                mode: OnPersistence::Quarantine,
+                quarantine,
+            };
+            let before = crate::persist::snapshot(&[watched]).unwrap();
+            std::fs::rename(hidden, self.0.join("root/.vscode")).unwrap();
+            before
+        }
+    }
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            std::fs::remove_dir_all(&self.0).ok();
+        }
+    }
+
+    #[test]
+    fn what_a_change_costs_does_not_grow_with_the_list() {
+        let tree = Tree::new(1_500);
+        let names: Vec<String> = (0..5_000).map(|n| format!(".tool{n}/x")).chain([".vscode/*".to_owned()]).collect();
+        let before = tree.before(&names);
+        let start = Instant::now();
+        let changes = before.compare().changes;
+        assert_eq!(changes.len(), 1_500);
+        assert!(changes.iter().all(|change| judge(&before.roots[0], change).is_ok()));
+        // Each change for itself, it would be minutes.
+        assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    }
 
     #[test]
     fn a_shell_reads_back_exactly_the_bytes_that_were_quoted_and_none_of_them_drives_a_terminal() {

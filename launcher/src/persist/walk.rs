@@ -88,6 +88,13 @@ impl Node {
         self.recursive || self.of(first).any(|node| rest.is_none_or(|rest| node.reaches(rest)))
     }
 
+    /// True for a path that was given without a pattern.
+    pub fn spells(&self, path: &[u8]) -> bool {
+        let mut parts = path.split(|byte| *byte == b'/');
+        let last = parts.try_fold(self, |node, part| node.literals.get(part));
+        last.is_some_and(|node| node.wanted)
+    }
+
     fn has_children(&self) -> bool {
         self.recursive || !self.literals.is_empty() || !self.globs.is_empty()
     }
