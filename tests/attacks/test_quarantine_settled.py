@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from requirements import requirement
 from support.actors import WAIT_S, Actor, make_repository
 from support.boxes import op, worked
-from support.left import OTHER_FILE_SYSTEM, STATE, journals, leave, listed, plant_and_kill, records
+from support.left import OTHER_FILE_SYSTEM, STATE, journals, leave, listed, plant_and_kill, records, rows
 from support.live import LiveBox, wait_until
 
 LOADER = "fault_loader"
@@ -144,3 +149,48 @@ def test_a_killed_box_with_more_than_a_record_holds_is_named_with_part_of_it(act
     assert (earlier["run_id"], bool(earlier["persistence"])) == (run_id, True)
     [said] = [word for word in end["degraded"] if word.startswith(f"run {run_id}: persistence: ")]
     assert int(said.split()[3]) + len(earlier["persistence"]) >= 151 and f"listed in {earlier['quarantine']}" in said, said
+
+
+@requirement("end.quarantine")
+def test_a_lock_that_somebody_keeps_is_its_own_reason(actor: Actor, fresh_repo: str) -> None:
+    run = leave(actor, fresh_repo, "true")
+    with (journals(actor) / ".lock").open("rb") as lock:
+        # As a start takes part in it.
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        run = leave(actor, fresh_repo, "echo x > .envrc; echo x > .mcp.json")
+        assert {path: row["left"] for path, row in rows(run.receipt["end"]["persistence"]).items()} == {".envrc": "lock_busy", ".mcp.json": "lock_busy"}
+        assert run.receipt["end"]["quarantine"] is None and actor.host(f"{fresh_repo}/.envrc").exists()
+    run = leave(actor, fresh_repo, "rm .envrc; echo y > .envrc; echo x > CLAUDE.md")
+    assert rows(run.receipt["end"]["persistence"])["CLAUDE.md"]["restore"], "the twin: free, it is moved"
+
+
+@contextlib.contextmanager
+def slow_syncs(pid: int) -> Iterator[None]:
+    """Let a process's disk answer late."""
+    argv = ["strace", "-qq", "-o", "/dev/null", "-e", "trace=fsync", "-e", "inject=fsync:delay_enter=60ms", "-p", str(pid)]
+    with subprocess.Popen(argv) as tracer:
+        try:
+            wait_until(lambda: f"TracerPid:\t{tracer.pid}\n" in Path(f"/proc/{pid}/status").read_text(), "strace holds it")
+            yield
+        finally:
+            tracer.terminate()
+
+
+@requirement("end.quarantine")
+def test_a_box_that_starts_while_many_files_are_moved_is_not_refused(actor: Actor, fresh_repo: str) -> None:
+    """More files on a slower disk than a start waits for the lock: 100 at 120 ms each."""
+    actor.make_dir(f"{fresh_repo}/.husky")
+    with LiveBox(actor, tier="guarded", cwd=fresh_repo, caller="repository") as box:
+        worked(box.ask([op("create", f"n{n}", path=f"{fresh_repo}/.husky/{n}", text="x", keep=True) for n in range(100)]))
+        with slow_syncs(box.process.pid):
+            began = time.monotonic()
+            assert box.process.stdin is not None
+            box.process.stdin.close()
+            wait_until(lambda: not all(actor.host(f"{fresh_repo}/.husky/{n}").exists() for n in range(100)), "the first is moved")
+            other = actor.run(["true"], tier="guarded")
+            assert other.refused is None and box.process.poll() is None, other.raw
+            box.process.wait(60)
+        assert time.monotonic() - began > 5, "longer than a start waits"
+        moved = rows(box.records(until="end")["end"]["persistence"])
+    assert all(row["restore"] for path, row in moved.items() if path.startswith(".husky/")) and len(moved) > 20
+    assert list(actor.host(f"{fresh_repo}/.husky").iterdir()) == []

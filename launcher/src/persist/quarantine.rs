@@ -9,9 +9,11 @@
 //! Next: source.rs for one file's way, journal.rs.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -24,6 +26,10 @@ use crate::sys::{self, make_dir, open_dir};
 
 /// For one box; the rest stays and is reported.
 const MOVES_MAX: usize = 1_000;
+/// The lock is held for so long at a time; boxes that start wait for it for seconds.
+const HOLD: Duration = Duration::from_millis(200);
+/// Longer than they pause between two tries.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// Why a change was left where it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -44,6 +50,8 @@ pub enum Left {
     /// The look before the run was cut, so it may have been there.
     Unsure,
     SharedRoot,
+    /// Another start or move kept the lock for too long.
+    LockBusy,
     /// It is no longer what was compared.
     Swapped,
     TooLarge,
@@ -67,21 +75,18 @@ pub fn act(before: &Snapshot, changes: &mut [Change], journal: &mut Journal, fro
         return vec![];
     }
     wanted.sort_by_key(|change| !change.found.spelled);
-    let mut mover = Mover::new(journal);
+    let mut mover = Mover::new();
     for (number, change) in wanted.into_iter().enumerate() {
-        let root = &before.roots[change.found.root];
-        let moved = match &mut mover {
-            Err(left) => Err(*left),
-            Ok(_) if number >= MOVES_MAX => Err(Left::TooMany),
-            Ok(mover) => mover.take(root, change, from + number, journal),
+        let moved = match number < MOVES_MAX {
+            true => mover.take(&before.roots[change.found.root], change, from + number, journal),
+            false => Err(Left::TooMany),
         };
         match moved {
             Ok(restore) => change.restore = Some(restore),
             Err(left) => change.left = Some(left),
         }
     }
-    let kept = mover.map_or(Ok(()), |mover| mover.manifest.keep());
-    kept.err().map(|e| format!("quarantine: the list of what was moved could not be kept: {e}")).into_iter().collect()
+    mover.finish()
 }
 
 /// What a killed box, or whoever compared in its place, had moved before it could say so.
@@ -129,39 +134,103 @@ fn judge(root: &Root, change: &Change) -> Result<(), Left> {
     }
 }
 
-/// The place of one run, and the lock under which files are moved there.
-struct Mover {
-    place: OwnedFd,
-    /// Bytes that copies may still write.
-    budget: Cell<u64>,
-    manifest: Manifest,
+/// The one lock, and what is known while it is held: no box starts meanwhile.
+struct Held {
+    since: Instant,
+    /// Whether another box has a root, by its number.
+    shared: BTreeMap<usize, bool>,
     _lock: OwnedFd,
 }
 
+/// The place of one run and the list in it, made for the first file that goes there.
+struct Store {
+    place: OwnedFd,
+    manifest: Manifest,
+}
+
+impl Store {
+    fn open(journal: &Journal) -> io::Result<Self> {
+        let place = place(journal.state_home(), &journal.run_id)?;
+        Ok(Self { manifest: Manifest::open(place.as_raw_fd())?, place })
+    }
+}
+
+/// Moves the files of one run.
+struct Mover {
+    held: Option<Held>,
+    store: Option<Store>,
+    /// Bytes that copies may still write.
+    budget: Cell<u64>,
+    /// Somebody keeps the lock: it is not waited for again.
+    gave_up: bool,
+    /// Moved, but not known to be on the disk.
+    unsynced: Option<io::Error>,
+}
+
 impl Mover {
-    fn new(journal: &Journal) -> Result<Self, Left> {
-        let lock = journal.lock_moves().map_err(|_| Left::SharedRoot)?;
-        let place = place(journal.state_home(), &journal.run_id).map_err(|_| Left::Denied)?;
-        let manifest = Manifest::open(place.as_raw_fd()).map_err(|_| Left::Denied)?;
-        Ok(Self { place, budget: Cell::new(COPY_MAX_BYTES), manifest, _lock: lock })
+    fn new() -> Self {
+        Self { held: None, store: None, budget: Cell::new(COPY_MAX_BYTES), gave_up: false, unsynced: None }
     }
 
     /// Moves one file and returns the line that puts it back.
     fn take(&mut self, root: &Root, change: &Change, number: usize, journal: &mut Journal) -> Result<String, Left> {
-        if journal.shared(&root.watched.root).unwrap_or(true) {
+        let denied = |_: io::Error| Left::Denied;
+        if self.is_shared(root, change.found.root, journal)? {
             return Err(Left::SharedRoot);
         }
-        let denied = |_: io::Error| Left::Denied;
         let source = Source::open(root, change)?;
+        if self.store.is_none() {
+            self.store = Some(Store::open(journal).map_err(denied)?);
+        }
+        let Some(store) = &mut self.store else { return Err(Left::Denied) };
         let name = CString::new(number.to_string()).map_err(|_| Left::Denied)?;
         let to = format!("{}/{number}", journal.run_id);
         let restore = restore_line(journal.state_home(), &to, root, &change.found.path);
         let path = format!("{}/{}", change.root, change.path);
         journal.intend(&Move::new(change.found.root, &change.found.path, &to)).map_err(unwritten)?;
-        self.manifest.add(&Item { number, path: &path, restore: &restore }).map_err(denied)?;
-        source.move_to(self.place.as_raw_fd(), &name, &self.budget)?;
-        sys::fsync(self.place.as_raw_fd()).map_err(denied)?;
+        store.manifest.add(&Item { number, path: &path, restore: &restore }).map_err(denied)?;
+        source.move_to(store.place.as_raw_fd(), &name, &self.budget)?;
+        // It has been moved, whatever comes now.
+        self.unsynced = sys::fsync(store.place.as_raw_fd()).err().or(self.unsynced.take());
         Ok(restore)
+    }
+
+    fn is_shared(&mut self, root: &Root, number: usize, journal: &Journal) -> Result<bool, Left> {
+        let shared = &mut self.hold(journal)?.shared;
+        Ok(*shared.entry(number).or_insert_with(|| journal.shared(&root.watched.root).unwrap_or(true)))
+    }
+
+    /// Takes the lock, or takes it anew: boxes that start wait for it, but not for ever.
+    fn hold(&mut self, journal: &Journal) -> Result<&mut Held, Left> {
+        if self.gave_up {
+            return Err(Left::LockBusy);
+        }
+        if self.held.take_if(|held| held.since.elapsed() >= HOLD).is_some() {
+            std::thread::sleep(PAUSE);
+        }
+        if self.held.is_none() {
+            let lock = journal.lock_moves().map_err(|e| self.not_locked(&e))?;
+            self.held = Some(Held { since: Instant::now(), shared: BTreeMap::new(), _lock: lock });
+        }
+        self.held.as_mut().ok_or(Left::LockBusy)
+    }
+
+    fn not_locked(&mut self, error: &io::Error) -> Left {
+        self.gave_up = error.raw_os_error() == Some(libc::EAGAIN);
+        if self.gave_up {
+            Left::LockBusy
+        } else {
+            Left::Denied
+        }
+    }
+
+    /// What is to be said of the moves as a whole.
+    fn finish(self) -> Vec<String> {
+        let unkept = self.store.and_then(|store| store.manifest.keep().err());
+        let unkept = unkept.map(|e| format!("quarantine: the list of what was moved could not be kept: {e}"));
+        let unsynced =
+            self.unsynced.map(|e| format!("quarantine: what was moved may be lost if the machine stops now: {e}"));
+        unkept.into_iter().chain(unsynced).collect()
     }
 }
 
@@ -215,9 +284,9 @@ fn quoted(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
     use crate::persist::asked::{Persistence, Quarantine};
+    use crate::persist::journals::Journals;
     use std::path::PathBuf;
     use std::process::Command;
-    use std::time::{Duration, Instant};
 
     struct Tree(PathBuf);
 
@@ -270,6 +339,27 @@ mod tests {
         assert!(changes.iter().all(|change| judge(&before.roots[0], change).is_ok()));
         // Each change for itself, it would be minutes.
         assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    }
+
+    /// fsync(2) refuses the descriptor of a path, rename does not.
+    #[test]
+    fn what_was_moved_has_its_way_back_though_the_disk_did_not_answer() {
+        let tree = Tree::new(2);
+        let before = tree.before(&[".vscode/*".to_owned()]);
+        let changes = before.compare().changes;
+        let all = Journals::open(&tree.at("state")).unwrap();
+        let mut journal = all.begin("01AAAAAAAAAAAAAAAAAAAAAAAA", &[before.roots[0].watched.clone()]).unwrap();
+        let mut mover = Mover::new();
+        mover.store = Some(Store::open(&journal).unwrap());
+        let path = tree.at("state/quarantine/01AAAAAAAAAAAAAAAAAAAAAAAA");
+        mover.store.as_mut().unwrap().place = sys::open_host(&path).unwrap();
+        let restore = mover.take(&before.roots[0], &changes[0], 0, &mut journal).unwrap();
+        assert!(restore.contains("/0 ") && std::fs::exists(format!("{path}/0")).unwrap(), "{restore}");
+        assert!(mover.finish()[0].starts_with("quarantine: what was moved may be lost"));
+        // The twin: with a directory that is open for use.
+        let mut mover = Mover::new();
+        mover.take(&before.roots[0], &changes[1], 1, &mut journal).unwrap();
+        assert_eq!(mover.finish(), Vec::<String>::new());
     }
 
     #[test]
