@@ -151,21 +151,37 @@ impl Held {
         sys::rename(dir, temporary, dir, &self.name, false).and(Err(stale()))
     }
 
-    /// Mode and, for a root caller, owner of the file that is replaced; a new one belongs to its directory's owner.
+    /// Group and mode of the file that is replaced, for a root caller the owner, too; a new one belongs to
+    /// its directory's owner.
     fn dress(&self, file: &File, dir: RawFd) -> io::Result<()> {
         let like = self.before.as_ref().map_or(dir, |(file, _)| file.as_raw_fd());
-        let st = sys::fstat(like)?;
-        let fd = file.as_raw_fd();
-        if self.before.is_some() {
-            // SAFETY: no pointers. Without the bits that give a program power.
-            sys::check(unsafe { libc::syscall(libc::SYS_fchmod, fd, st.st_mode & 0o777) })?;
-        }
+        let (fd, like) = (file.as_raw_fd(), sys::fstat(like)?);
         // SAFETY: no pointers.
-        if unsafe { libc::geteuid() } == 0 {
-            // SAFETY: as above.
-            sys::check(unsafe { libc::syscall(libc::SYS_fchown, fd, st.st_uid, st.st_gid) })?;
+        let root = unsafe { libc::geteuid() } == 0;
+        if root {
+            chown(fd, like.st_uid, like.st_gid)?;
+        }
+        if self.before.is_some() {
+            // Another's file that was replaced by name is the caller's now: its owner is not kept.
+            let same_group = root || chown(fd, libc::uid_t::MAX, like.st_gid).is_ok();
+            // SAFETY: no pointers.
+            sys::check(unsafe { libc::syscall(libc::SYS_fchmod, fd, mode(like.st_mode, same_group)) })?;
         }
         Ok(())
+    }
+}
+
+fn chown(fd: RawFd, uid: libc::uid_t, gid: libc::gid_t) -> io::Result<()> {
+    // SAFETY: no pointers.
+    sys::check(unsafe { libc::syscall(libc::SYS_fchown, fd, uid, gid) }).map(drop)
+}
+
+/// Without the bits that give a program power. In another group nobody has more than before: its
+/// members were all the others, and those of the old group are among the others now.
+fn mode(was: libc::mode_t, same_group: bool) -> libc::mode_t {
+    match same_group {
+        true => was & 0o777,
+        false => was & 0o700 | (was & (was >> 3) & 0o007),
     }
 }
 
@@ -309,5 +325,20 @@ impl Aside<'_> {
         }
         whole?;
         Ok(format!("{}/copyback/{}/{number}", self.state_home, self.run_id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mode;
+
+    #[test]
+    fn in_another_group_nobody_gets_more_than_before() {
+        for (was, now) in
+            [(0o640, 0o600), (0o664, 0o604), (0o604, 0o600), (0o4755, 0o705), (0o600, 0o600), (0o677, 0o607)]
+        {
+            assert_eq!(mode(was, false), now, "{was:o}");
+            assert_eq!(mode(was, true), was & 0o777);
+        }
     }
 }

@@ -175,6 +175,16 @@ def test_a_host_save_between_the_look_and_the_rename_is_what_stays(actor: Actor,
 
 
 @requirement("end.copyback")
+@pytest.mark.parametrize(("mode", "without"), [(0o640, 0o600), (0o664, 0o604), (0o604, 0o600)])
+def test_a_group_that_the_caller_is_not_in_is_kept_or_nobody_else_gets_its_bits(actor: Actor, state: str, mode: int, without: int) -> None:
+    os.chown(actor.host(state), actor.uid, 54321)
+    actor.host(state).chmod(mode)
+    assert results(save(actor, BY_RENAME)) == ["written"]
+    info = actor.host(state).stat()
+    assert (info.st_gid, info.st_mode & 0o7777) == ((54321, mode) if actor.is_root else (actor.gid, without))
+
+
+@requirement("end.copyback")
 @pytest.mark.parametrize("room", [True, False])
 def test_a_version_that_can_be_kept_nowhere_is_said_to_be_lost(actor: Actor, state: str, room: bool) -> None:
     """The host saved meanwhile, and what the place for the box's version would be is a file."""
