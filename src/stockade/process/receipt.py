@@ -271,5 +271,15 @@ def refusal(record: Record, returncode: int | None) -> Refused | LaunchFailed:
         hint = _HINTS[code, record["errno"]]
     # The object is stated in the message already when the launcher wrote one.
     step = f"launcher step {record.get('step')}"
-    return Refused(code, message, hint=hint, reasons=(step,), missing=tuple(record.get("missing", ())),
-                   transient=transient)
+    return Refused(code, message, hint=hint, reasons=(step, *_settled(record)),
+                   missing=tuple(record.get("missing", ())), transient=transient)
+
+
+def _settled(record: Record) -> tuple[str, ...]:
+    """Return a line for each killed box whose files the launch moved before it was refused."""
+    def line(run: Record) -> str:
+        moved = sum(1 for change in run["persistence"] if change.get("restore"))
+        listed = f", listed in {run['quarantine']}" if run.get("quarantine") else ""
+        return f"run {run['run_id']} was killed: {len(run['persistence'])} changes, {moved} moved to quarantine{listed}"
+
+    return tuple(line(run) for run in record.get("earlier") or ())
