@@ -20,7 +20,7 @@ use crate::persist::walk::Entry;
 use crate::plan::Plan;
 use crate::report::{show, Refusal};
 use crate::steps::mounts::{self, split, Root};
-use crate::sys::{make_dir, open_dir};
+use crate::sys::open_dir;
 use crate::{sys, ulid};
 
 const MAX_BYTES: u64 = 16 << 20;
@@ -118,7 +118,7 @@ impl Held {
             .and_then(|()| Entry::of(file.as_raw_fd(), c""));
         let done = match (ready, &self.before) {
             (Ok(new), Some((_, before))) => return self.swap(dir, &temporary, new, *before),
-            (ready, _) => ready.and_then(|_| sys::rename(dir, &temporary, dir, &self.name, true)),
+            (ready, _) => ready.and_then(|_| sys::rename_to_free(dir, &temporary, dir, &self.name)),
         };
         if done.is_err() {
             let _ = sys::unlink(dir, &temporary);
@@ -135,7 +135,7 @@ impl Held {
                 // ENOENT: the host removed it. Its newer version stays, under the other name if it must.
                 let _ = match round {
                     0 => sys::unlink(dir, temporary),
-                    _ => sys::rename(dir, temporary, dir, &self.name, true),
+                    _ => sys::rename_to_free(dir, temporary, dir, &self.name),
                 };
                 return Err(if e.raw_os_error() == Some(libc::ENOENT) { stale() } else { e });
             }
@@ -148,7 +148,7 @@ impl Held {
             }
             (expected, put) = (put, out);
         }
-        sys::rename(dir, temporary, dir, &self.name, false).and(Err(stale()))
+        sys::rename(dir, temporary, dir, &self.name).and(Err(stale()))
     }
 
     /// Group and mode of the file that is replaced, for a root caller the owner, too; a new one belongs to
@@ -310,12 +310,7 @@ pub struct Aside<'a> {
 
 impl Aside<'_> {
     fn keep(&self, content: &[u8], number: usize) -> io::Result<String> {
-        let mut here = open_dir(libc::AT_FDCWD, &sys::cstr(self.state_home)?)?;
-        for name in ["copyback", self.run_id] {
-            let name = sys::cstr(name)?;
-            make_dir(here.as_raw_fd(), &name)?;
-            here = open_dir(here.as_raw_fd(), &name)?;
-        }
+        let here = sys::open_made(self.state_home, ["copyback", self.run_id])?;
         let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL;
         let name = sys::cstr(&number.to_string())?;
         let mut file = File::from(sys::openat(here.as_raw_fd(), &name, flags, 0o600)?);

@@ -210,7 +210,7 @@ fn start(launch: &mut Launch, built: Built, wipe: &impl Fn()) -> Result<Watch, R
         std::fs::File::open("/proc/self/mountinfo").map_err(|e| Refusal::new("proc_denied", "mountinfo").io(&e))?;
     let moves = guards::Moves::new(&built.guards);
     let gate = Gate::new()?;
-    // SAFETY: a second thread uses no heap before it is told of the fork.
+    // SAFETY: the thread of `Beside` holds no lock and takes none before it is told of the fork.
     let pid = unsafe { sys::fork_into(0) }.map_err(|e| Refusal::new("fork_failed", "command").io(&e))?;
     if pid == 0 {
         let refusal = command(launch, gate);

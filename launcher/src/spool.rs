@@ -110,8 +110,7 @@ impl Spool {
     /// mean a fresh file. A writer that does not get the lock appends to the old
     /// file: it is still a segment of the log. The lock ends with the descriptor.
     fn rotate(&self, file: &OwnedFd, opened: &libc::stat) -> io::Result<bool> {
-        // SAFETY: takes no pointer.
-        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+        if !crate::sys::try_lock(file.as_raw_fd(), libc::LOCK_EX).unwrap_or(false) {
             return Ok(false);
         }
         let current = match stat_at(self.dir.as_raw_fd(), &self.name, libc::AT_SYMLINK_NOFOLLOW) {

@@ -44,7 +44,9 @@ fn hold_one(identity: &str) -> Result<OwnedFd, Refusal> {
         // A path descriptor cannot be locked.
         let flags = libc::O_RDONLY | libc::O_DIRECTORY;
         let lock = sys::openat2(opened.as_raw_fd(), ".", flags, 0).map_err(|e| fail(&e))?;
-        if locked(&lock).map_err(|e| fail(&e))? && is_still(identity, &lock).map_err(|e| fail(&e))? {
+        if sys::try_lock(lock.as_raw_fd(), libc::LOCK_SH).map_err(|e| fail(&e))?
+            && is_still(identity, &lock).map_err(|e| fail(&e))?
+        {
             // When it was last used: what goes first is what has the oldest time.
             // SAFETY: the descriptor is ours; null means now.
             unsafe { libc::futimens(lock.as_raw_fd(), std::ptr::null()) };
@@ -72,14 +74,6 @@ fn made(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(e) if e.raw_os_error() == Some(libc::EEXIST) => Ok(()),
         other => other,
-    }
-}
-
-fn locked(fd: &OwnedFd) -> io::Result<bool> {
-    // SAFETY: takes no pointer.
-    match sys::check(i64::from(unsafe { libc::flock(fd.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) })) {
-        Err(e) if e.raw_os_error() == Some(libc::EWOULDBLOCK) => Ok(false),
-        other => other.map(|_| true),
     }
 }
 

@@ -169,7 +169,9 @@ pub fn fstat(fd: RawFd) -> io::Result<libc::stat> {
 /// clone(2) without a new stack: a fork with namespaces. Returns 0 in the child.
 ///
 /// # Safety
-/// The caller is single-threaded, so the child's copy of every lock is free.
+/// No other thread holds a lock at this moment, or takes one while the call lasts: the child has its
+/// copy of every lock, and nobody who would let go of it. True where there is one thread, or where the
+/// others use no heap.
 pub unsafe fn fork_into(namespaces: i32) -> io::Result<libc::pid_t> {
     let flags = namespaces | libc::SIGCHLD;
     // SAFETY: a null stack means the copy of ours, as in fork; no tid or tls pointer is asked for.
@@ -249,18 +251,24 @@ pub fn write_file(path: &str, text: &str) -> io::Result<()> {
     std::fs::OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes())
 }
 
-/// rename(2) between directories; with `keep` a name that exists is EEXIST, never replaced.
-pub fn rename(from: RawFd, name: &CStr, to: RawFd, new: &CStr, keep: bool) -> io::Result<()> {
-    let flags = if keep { libc::RENAME_NOREPLACE } else { 0 };
-    // SAFETY: both names outlive the call.
-    check(unsafe { libc::syscall(libc::SYS_renameat2, from, name.as_ptr(), to, new.as_ptr(), flags) }).map(drop)
+/// rename(2) between directories; what has the new name is replaced.
+pub fn rename(from: RawFd, name: &CStr, to: RawFd, new: &CStr) -> io::Result<()> {
+    renameat2(from, name, to, new, 0)
+}
+
+/// renameat2(2), RENAME_NOREPLACE: a name that exists is EEXIST, never replaced.
+pub fn rename_to_free(from: RawFd, name: &CStr, to: RawFd, new: &CStr) -> io::Result<()> {
+    renameat2(from, name, to, new, libc::RENAME_NOREPLACE)
 }
 
 /// renameat2(2), RENAME_EXCHANGE: each of two names of a directory gets what the other had, in one step.
 pub fn exchange(dir: RawFd, one: &CStr, other: &CStr) -> io::Result<()> {
-    let flags = libc::RENAME_EXCHANGE;
+    renameat2(dir, one, dir, other, libc::RENAME_EXCHANGE)
+}
+
+fn renameat2(from: RawFd, name: &CStr, to: RawFd, new: &CStr, flags: u32) -> io::Result<()> {
     // SAFETY: both names outlive the call.
-    check(unsafe { libc::syscall(libc::SYS_renameat2, dir, one.as_ptr(), dir, other.as_ptr(), flags) }).map(drop)
+    check(unsafe { libc::syscall(libc::SYS_renameat2, from, name.as_ptr(), to, new.as_ptr(), flags) }).map(drop)
 }
 
 /// chmod(2) of the very object that an O_PATH descriptor holds; fchmod refuses those, hence the name in /proc.
@@ -320,6 +328,17 @@ pub fn make_dir(at: RawFd, name: &CStr) -> io::Result<()> {
         Err(e) if e.raw_os_error() == Some(libc::EEXIST) => Ok(()),
         other => other.map(drop),
     }
+}
+
+/// The directory of these names below a path, made where it is missing.
+pub fn open_made(base: &str, names: [&str; 2]) -> io::Result<OwnedFd> {
+    let mut here = open_dir(libc::AT_FDCWD, &cstr(base)?)?;
+    for name in names {
+        let name = cstr(name)?;
+        make_dir(here.as_raw_fd(), &name)?;
+        here = open_dir(here.as_raw_fd(), &name)?;
+    }
+    Ok(here)
 }
 
 pub fn prctl(option: i32, arg: u64) -> io::Result<()> {

@@ -91,7 +91,7 @@ impl Journals {
         }
         let mut journal = Journal::held(self, run_id.to_owned(), hidden, file);
         journal.head(watched)?;
-        sys::rename(self.fd(), &journal.name, self.fd(), &name, false)?;
+        sys::rename(self.fd(), &journal.name, self.fd(), &name)?;
         journal.name = name;
         Ok(journal)
     }
@@ -130,7 +130,8 @@ impl Journals {
         Ok(names.into_iter().partition(ours))
     }
 
-    /// A box that was killed; its file is ours alone from here on, and goes with the value. None: a box that lives, has just ended, or was killed before it had looked: its command never ran.
+    /// A box that was killed; its file is ours alone from here on, and goes with the value. None: a box
+    /// that lives, has just ended, or was killed before it had looked: its command never ran.
     pub fn leftover(&self, name: &str) -> Option<Leftover<'_>> {
         let run_id = name.split('-').next().unwrap_or_default().to_owned();
         let mut journal = match self.orphan(name) {

@@ -22,7 +22,7 @@ use super::journal::{Journal, Move};
 use super::manifest::{Item, Manifest};
 use super::source::{Source, COPY_MAX_BYTES};
 use super::{index, Change, ChangeKind, Root, Snapshot};
-use crate::sys::{self, make_dir, open_dir};
+use crate::sys;
 
 /// For one box; the rest stays and is reported.
 const MOVES_MAX: usize = 1_000;
@@ -150,7 +150,7 @@ struct Store {
 
 impl Store {
     fn open(journal: &Journal) -> io::Result<Self> {
-        let place = place(journal.state_home(), &journal.run_id)?;
+        let place = sys::open_made(journal.state_home(), ["quarantine", &journal.run_id])?;
         Ok(Self { manifest: Manifest::open(place.as_raw_fd())?, place })
     }
 }
@@ -240,18 +240,6 @@ fn unwritten(error: io::Error) -> Left {
         Some(libc::EFBIG) => Left::TooMany,
         _ => Left::Denied,
     }
-}
-
-/// `quarantine/<run id>` of the state home, mode 0700.
-fn place(state_home: &str, run_id: &str) -> io::Result<OwnedFd> {
-    let home = open_dir(libc::AT_FDCWD, &sys::cstr(state_home)?)?;
-    let mut here = home;
-    for name in ["quarantine", run_id] {
-        let name = sys::cstr(name)?;
-        make_dir(here.as_raw_fd(), &name)?;
-        here = open_dir(here.as_raw_fd(), &name)?;
-    }
-    Ok(here)
 }
 
 /// The line that undoes a move: exact, and safe to print, whatever the command called its file.

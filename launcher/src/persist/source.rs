@@ -61,7 +61,7 @@ impl Source {
         let from = self.dir.as_raw_fd();
         // Until the end: an object that was swapped in has to go back.
         let _lent = Lent::to(from, WRITE);
-        match sys::rename(from, &self.name, place, name, true) {
+        match sys::rename_to_free(from, &self.name, place, name) {
             Ok(()) => {}
             Err(e) if e.raw_os_error() == Some(libc::EXDEV) => return self.copy_to(place, name, budget),
             // A file system without RENAME_NOREPLACE.
@@ -73,7 +73,7 @@ impl Source {
         }
         // Somebody on the host put another object there meanwhile: it goes back, never over a third.
         // Where that cannot be, it stays here and the journal's line says so.
-        let _ = sys::rename(place, name, from, &self.name, true);
+        let _ = sys::rename_to_free(place, name, from, &self.name);
         Err(Left::Swapped)
     }
 
@@ -81,7 +81,7 @@ impl Source {
     fn move_over_own(&self, place: RawFd, name: &CStr) -> Result<(), Left> {
         let denied = |_: io::Error| Left::Denied;
         let (_, own) = Fresh::file(place, name, 0o600).map_err(denied)?;
-        sys::rename(self.dir.as_raw_fd(), &self.name, place, name, false).map_err(denied)?;
+        sys::rename(self.dir.as_raw_fd(), &self.name, place, name).map_err(denied)?;
         own.stays();
         Ok(())
     }
@@ -210,7 +210,7 @@ fn charge_holes(source: &File, copy: &File, budget: &Cell<u64>) -> io::Result<bo
 /// Permission bits that the box has taken away from an object of the caller, lent for a moment. It
 /// goes by descriptor: no name is looked at again.
 struct Lent {
-    name: CString,
+    object: RawFd,
     mode: libc::mode_t,
 }
 
@@ -224,16 +224,14 @@ impl Lent {
         if !own || mode & need == need {
             return None;
         }
-        // fchmod refuses O_PATH descriptors, hence the name in /proc.
-        let lent = Self { name: CString::new(format!("/proc/self/fd/{object}")).ok()?, mode };
+        let lent = Self { object, mode };
         lent.set(mode | need);
         Some(lent)
     }
 
     fn set(&self, mode: libc::mode_t) {
         // A failure shows in the call that needed it.
-        // SAFETY: the name outlives the call.
-        unsafe { libc::chmod(self.name.as_ptr(), mode) };
+        let _ = sys::chmod_held(self.object, mode);
     }
 }
 

@@ -69,7 +69,8 @@ impl Beside {
         Ok(Beside(thread))
     }
 
-    /// Takes P1 into the namespace. Called in the new root, which from here on is the only one.
+    /// Takes P1 into the namespace. Called in the new root: the thread takes that as its word to let
+    /// the old one go, which is gone when `end` returns and not before.
     pub fn join_net(&self) -> Result<(), Refusal> {
         SHARED.wait_for(MADE);
         let made = SHARED.net.load(Ordering::Relaxed);

@@ -207,11 +207,7 @@ impl Root {
         // It is there as the parent of an earlier row.
         let dir = self.open(target).map_err(|e| missing_point(target, &e))?;
         self.on_own_tmpfs(dir.as_raw_fd()).map_err(|e| missing_point(target, &e))?;
-        let path =
-            sys::cstr(&format!("/proc/self/fd/{}", dir.as_raw_fd())).map_err(|e| denied("mode of", target, &e))?;
-        // SAFETY: path outlives the call. fchmod refuses O_PATH descriptors, hence the name in /proc.
-        let ret = unsafe { libc::chmod(path.as_ptr(), mode) };
-        sys::check(i64::from(ret)).map(drop).map_err(|e| denied("mode of", target, &e))
+        sys::chmod_held(dir.as_raw_fd(), mode).map_err(|e| denied("mode of", target, &e))
     }
 
     fn symlink(&self, target: &str, to: &str) -> Result<(), Refusal> {

@@ -1,4 +1,4 @@
-//! Steps 1 and 3: id maps of the user namespace, and the network namespace.
+//! Step 1: id maps of the user namespace.
 //!
 //! Owns who the box is. An ordinary caller is itself (identity map). A root
 //! caller is an unused kernel id that looks like root inside: no file, device or
