@@ -57,7 +57,7 @@ def prepare(request: Request, *, stored: bool = False) -> Prepared:
     Raises: Refused, ConfigError.
     """
     try:
-        return _prepare(request, stored)
+        return _prepare(request, stored=stored)
     except (OSError, ConfigError) as err:
         # A file that could not be opened for want of descriptors is not an invalid file.
         cause = err if isinstance(err, OSError) else err.__context__
@@ -67,14 +67,14 @@ def prepare(request: Request, *, stored: bool = False) -> Prepared:
         raise short from err
 
 
-def _prepare(request: Request, stored: bool) -> Prepared:
+def _prepare(request: Request, *, stored: bool) -> Prepared:
     key = _key(request)
     env = os.environ if request.env_source is None else dict(request.env_source)
     if not stored:
         warm = _recall(key, env)
         if warm is not None:
             return _with_argv(warm, request)
-    prepared = _compiled(request, stored)
+    prepared = _compiled(request, stored=stored)
     if not stored and prepared.compiled is not None:
         _remember(key, prepared)
     return prepared
@@ -91,7 +91,7 @@ def decide_only(request: Request, host: HostFacts | None = None) -> Decision:
     return decide(active(), host if host is not None else host_facts(resolved.state_home), resolved)
 
 
-def _compiled(request: Request, stored: bool) -> Prepared:
+def _compiled(request: Request, *, stored: bool) -> Prepared:
     from stockade.decision import decide
     from stockade.host.active import active
     from stockade.host.probe import host_facts
@@ -118,17 +118,21 @@ def _mind_caches(resolved: Resolved) -> None:
     """Look after the size of the caches when it is time to; a fault of theirs stops no box."""
     caches = os.path.realpath(resolved.state_home.caches)
     try:
-        if time() - os.stat(f"{caches}/.looked").st_mtime < CACHE_LOOK_S:
+        if not _look_is_due(f"{caches}/.looked"):
             return
-    except FileNotFoundError:
-        pass  # no look yet
-    try:
         from stockade.plan.inputs import identity_of
         from stockade.process import stores
 
         stores.look(caches, resolved.cache_limit_bytes, spare=identity_of(resolved))
     except OSError:
         return
+
+
+def _look_is_due(path: str) -> bool:
+    try:
+        return time() - os.stat(path).st_mtime >= CACHE_LOOK_S
+    except FileNotFoundError:
+        return True
 
 
 def make_state_home(resolved: Resolved) -> None:
