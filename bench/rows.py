@@ -148,7 +148,7 @@ def spawn_rows(world: World, runs: int) -> Iterator[Row]:
         near = interleave({
             "bare": Contestant(argv=[world.noop], env=world.env),
             "stockade": launch.contestant(),
-            "minimal": minimal(helper, world.masks, net == "none", [world.noop], world.env),
+            "minimal": minimal(helper, world.masks, [world.noop], world.env, net=net == "none"),
         }, runs)  # fmt: skip
         # Apart: what bubblewrap leaves to the kernel to clean up is not charged to who comes after it.
         far = interleave({
