@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from stockade.decision import Decision
     from stockade.host.facts import HostFacts
     from stockade.plan.compile import Compiled
+    from stockade.rules.profile import CacheRef
     from stockade.rules.resolve import Resolved
 
 MAX_REMEMBERED = 128
@@ -91,14 +92,23 @@ def decide_only(request: Request, host: HostFacts | None = None) -> Decision:
     return decide(active(), host if host is not None else host_facts(resolved.state_home), resolved)
 
 
-def _compiled(request: Request, *, stored: bool) -> Prepared:
+def tried(request: Request, caches: tuple[CacheRef, ...]) -> Prepared:
+    """Compile a request as if a profile had these caches, too. No cache is made; the plan is not remembered.
+
+    Raises: Refused, ConfigError.
+    """
+    return _compiled(request, stored=False, caches=caches)
+
+
+def _compiled(request: Request, *, stored: bool, caches: tuple[CacheRef, ...] = ()) -> Prepared:
     from stockade.decision import decide
     from stockade.host.active import active
     from stockade.host.probe import host_facts
     from stockade.plan.compile import compile_plan
     from stockade.rules.resolve import resolve
+    from stockade.rules.settings import load_settings
 
-    resolved = resolve(request)
+    resolved = resolve(request, replace(load_settings(request), tried=caches))
     host = host_facts(resolved.state_home)
     decision = decide(active(), host, resolved)
     decision.raise_if_refused()
@@ -110,7 +120,7 @@ def _compiled(request: Request, *, stored: bool) -> Prepared:
     compiled = None
     if decision.kind == "wrap":
         keep = tuple(name for name, _ in resolved.set_env) if stored else ()
-        compiled = compile_plan(resolved, host, decision, keep_env=keep, stored=stored)
+        compiled = compile_plan(resolved, host, decision, keep_env=keep, stored=stored, make=not caches)
     return Prepared(request=request, resolved=resolved, decision=decision, compiled=compiled)
 
 
