@@ -86,8 +86,7 @@ def ways(place: Place) -> Iterator[tuple[str, Callable[[str], list[str]]]]:
 
 def run(place: Place, argv: list[str]) -> subprocess.CompletedProcess[str]:
     """Run one command as the user, in the project."""
-    return subprocess.run(argv, env=place.env, cwd=place.project, capture_output=True, text=True, timeout=WAIT_S,
-                          stdin=subprocess.DEVNULL, check=False)  # fmt: skip
+    return others.answer(argv, WAIT_S, env=place.env, cwd=place.project)
 
 
 def worked(place: Place, name: str, done: subprocess.CompletedProcess[str]) -> bool:
@@ -111,7 +110,10 @@ def column(place: Place, wrap: Callable[[str], list[str]]) -> dict[str, str]:
     answers = {}
     for name, (line, _) in attacks(place).items():
         lay(place)
-        answers[name] = "**worked**" if worked(place, name, run(place, wrap(line))) else "stopped"
+        done = run(place, wrap(line))
+        # Whoever gave no answer has shown nothing, unless the attack left its trace.
+        stopped = "no answer" if done.returncode == others.NO_ANSWER else "stopped"
+        answers[name] = "**worked**" if worked(place, name, done) else stopped
     return answers
 
 

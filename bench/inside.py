@@ -15,10 +15,11 @@ import shutil
 import statistics
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from measure import Contestant, once
-from rows import Row, World, limited
+from rows import Budget, Row, World, judged
 from warm import FORWARDED
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,32 +58,43 @@ def rows(world: World, runs: int) -> Iterator[Row]:
     tree = large_tree(world)
     files = sum(len(names) for _, _, names in os.walk(tree))
     repeat = f"for i in $(seq {REPEAT}); do"
-    status = work(world, tree, f"{repeat} git status >/dev/null; done", "git", rounds, lambda: None)
+    status = work(world, Work(tree=tree, script=f"{repeat} git status >/dev/null; done", profile="git"), rounds)
     yield overhead(f"git status, {files:,} files", status, 1.03)
-    grep = work(world, tree, "grep -r --exclude-dir=.git some-word-that-is-nowhere . || test $? = 1", "", rounds, lambda: None)
+    grep = work(world, Work(tree=tree, script="grep -r --exclude-dir=.git some-word-that-is-nowhere . || test $? = 1"), rounds)
     yield overhead(f"grep -r, {files:,} files", grep, 1.35)
 
 
 def overhead(what: str, times: dict[str, float], limit: float) -> Row:
     """The row of one kind of work."""
     detail = f"{times['strict']:.0f} ms, bare {times['bare']:.0f} ms"
-    return limited(f"{what}: inside strict over bare", times["strict"] / times["bare"], limit, "×", times, detail)
+    return judged(f"{what}: inside strict over bare", times["strict"] / times["bare"], Budget(most=limit, unit="×"), times, detail)
 
 
-def work(world: World, tree: Path, script: str, profile: str, rounds: int, before: Callable[[], None]) -> dict[str, float]:
-    """Time a shell script in a tree, bare and boxed in turn; ``before`` undoes what the last run made."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A shell script in a tree; ``before`` undoes what the last run made."""
+
+    tree: Path
+    script: str
+    profile: str = ""
+    before: Callable[[], None] = lambda: None
+
+
+def work(world: World, job: Work, rounds: int) -> dict[str, float]:
+    """Time it bare and boxed in turn."""
     import stockade
 
-    argv = ["/bin/sh", "-ec", f"cd {shlex.quote(str(tree))}; {script}"]
-    line = stockade.wrap(argv, tier="strict", caller="operator", cwd=str(tree), write=[str(tree)], net="host",
-                         profile=[profile] if profile else [], env=world.env)  # fmt: skip
+    tree = str(job.tree)
+    argv = ["/bin/sh", "-ec", f"cd {shlex.quote(tree)}; {job.script}"]
+    line = stockade.wrap(argv, tier="strict", caller="operator", cwd=tree, write=[tree], net="host",
+                         profile=[job.profile] if job.profile else [], env=world.env)  # fmt: skip
     contestants = {"bare": Contestant(argv=argv, env=world.env), "strict": Contestant(argv=line.argv, env=line.env)}
     times: dict[str, list[float]] = {name: [] for name in contestants}
     order = list(contestants)
     for number in range(rounds + 1):
         random.shuffle(order)
         for name in order:
-            before()
+            job.before()
             taken = once(contestants[name])
             if number:  # the first round warms caches
                 times[name].append(taken)
@@ -102,7 +114,7 @@ def c_build(world: World, rounds: int) -> Row:
         for path in [*tree.glob("*.o"), tree / "liblua.a"]:
             path.unlink(missing_ok=True)
 
-    times = work(world, tree, "make -s -j2 liblua.a", "make", rounds, clean)
+    times = work(world, Work(tree=tree, script="make -s -j2 liblua.a", profile="make", before=clean), rounds)
     return overhead(f"C build, {len(list(tree.glob('*.c')))} files with make -j2", times, 1.03)
 
 
@@ -113,7 +125,10 @@ def npm_ci(world: World, rounds: int) -> Row:
     for name in ("package.json", "package-lock.json"):
         shutil.copy(world.base / "tools" / "project" / name, tree)
     script = "npm ci --silent --prefer-offline --no-audit --no-fund --ignore-scripts >/dev/null"
-    times = work(world, tree, script, "npm", rounds, lambda: shutil.rmtree(tree / "node_modules", ignore_errors=True))
+    def clean() -> None:
+        shutil.rmtree(tree / "node_modules", ignore_errors=True)
+
+    times = work(world, Work(tree=tree, script=script, profile="npm", before=clean), rounds)
     packages = len(list((tree / "node_modules").iterdir()))
     return overhead(f"npm ci, {packages} packages from a warm cache", times, 1.03)
 

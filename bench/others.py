@@ -1,7 +1,7 @@
 """Starting a no-op in the peers that the registries have, each with its own idea of an agent's policy.
 
 Owns: fetching them, their command lines, and what is said of one that cannot be had or does not run
-here. Nothing is compared but the start: what each keeps is docs/comparison.md.
+here; one that gives no answer in time is one of those. Nothing is compared but the start: what each keeps is docs/comparison.md.
 """
 
 from __future__ import annotations
@@ -9,39 +9,59 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from measure import Contestant, interleave
 from peers import bubblewrap
-from rows import Row, World, limited
+from rows import Budget, Row, World, judged
 
 WAIT_S = 300
+NOOP_WAIT_S = 60
+NO_ANSWER = 124
 PYTHON_PEERS = {"sandlock": "sandlock", "nono": "nono-py", "postern": "postern"}
 NODE_PEERS = {"codex": "@openai/codex", "sandbox-runtime": "@anthropic-ai/sandbox-runtime"}
 
 
 def fetch(tools: Path) -> None:
-    """Install each below ``tools``; what fails leaves its reason there."""
+    """Install each below ``tools``; what fails leaves its reason there.
+
+    Their newest releases are nobody's reviewed code and root may be here: wheels alone, and no scripts.
+    """
     python = tools / "python-peers"
     subprocess.run(["/usr/bin/python3", "-m", "venv", str(python)], check=True, capture_output=True)
     for name, package in PYTHON_PEERS.items():
-        _try(tools, name, [str(python / "bin" / "pip"), "install", "-q", package])
+        _try(tools, name, [str(python / "bin" / "pip"), "install", "-q", "--only-binary", ":all:", package])
     for name, package in NODE_PEERS.items():
         prefix = tools / name
         prefix.mkdir()
-        _try(tools, name, ["npm", "install", "--silent", "--no-save", "--prefix", str(prefix), package])
+        _try(tools, name, ["npm", "install", "--silent", "--no-save", "--ignore-scripts", "--prefix", str(prefix), package])
 
 
 def _try(tools: Path, name: str, argv: Sequence[str]) -> None:
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=WAIT_S, check=False)
+        done = answer(argv, WAIT_S)
         reason = "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except OSError as error:
         reason = str(error)
     if reason:
         (tools / f"{name}.failed").write_text(f"not installed: {reason[:200]}")
+
+
+def answer(argv: Sequence[str], timeout_s: float, **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run a peer in a session of its own; one that is not done in time is ended with all it started, and says so."""
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(argv, text=True, start_new_session=True, **pipes, **more) as peer:
+        try:
+            out, err = peer.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired as late:
+            os.killpg(peer.pid, signal.SIGKILL)
+            out = late.stdout.decode(errors="replace") if isinstance(late.stdout, bytes) else ""
+            return subprocess.CompletedProcess(argv, NO_ANSWER, out, f"no answer within {timeout_s:g} s")
+    return subprocess.CompletedProcess(argv, peer.returncode, out, err)
 
 
 def versions(tools: Path) -> Iterator[str]:
@@ -104,7 +124,7 @@ def unusable(world: World, name: str, argv: list[str]) -> str:
     if not os.path.exists(argv[0]):
         return f"not installed: apt-get install {name}" if name == "firejail" else "not installed"
     (world.home / ".codex").mkdir(exist_ok=True)
-    done = subprocess.run(argv, env=peer_env(world), capture_output=True, text=True, timeout=60, check=False)
+    done = answer(argv, NOOP_WAIT_S, env=peer_env(world))
     said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
     return "" if done.returncode == 0 else f"does not run here: status {done.returncode}: {said[:160]}"
 
@@ -125,7 +145,7 @@ def loop(world: World, name: str, runs: int) -> float | str:
     python = "/usr/bin/python3" if ours else f"{world.base}/tools/python-peers/bin/python"
     argv = [python, "-B", str(world.base / "bench" / "peerloop.py"), name, str(runs), str(world.workspace), world.noop]
     env = {**world.env, **({"PYTHONPATH": str(world.base / "src")} if ours else {})}
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    done = answer(argv, WAIT_S, env=env)
     if done.returncode != 0:
         return f"does not run here: {(done.stderr.strip().splitlines() or ['no reason given'])[-1][:160]}"
     return float(done.stdout)
@@ -148,4 +168,4 @@ def python_rows(world: World, runs: int) -> Iterator[Row]:
     if peers:
         best = min(peers, key=peers.__getitem__)
         what = "strict from Python over the best Python peer that runs here"
-        yield limited(what, medians["stockade"] / peers[best], 0.5, "×", medians, best)
+        yield judged(what, medians["stockade"] / peers[best], Budget(most=0.5, unit="×"), medians, best)

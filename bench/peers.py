@@ -154,7 +154,7 @@ def bubblewrap(launch: Launch, *, files_too: bool = True) -> Contestant:
 
 
 def minimal(
-    helper: Path, hidden: Sequence[Path], net: bool, command: Sequence[str], env: Mapping[str, str]
+    helper: Path, hidden: Sequence[Path], command: Sequence[str], env: Mapping[str, str], *, net: bool
 ) -> Contestant:
     """The minimal static helper with ten masks."""
     flags = ["-n"] if net else []

@@ -98,34 +98,32 @@ class World:
         return take_apart(wrapped.argv, wrapped.env)
 
 
-def limited(what: str, value: float, limit: float | None, unit: str, values: dict[str, float], detail: str = "") -> Row:
-    """A row whose figure must not exceed its budget, if it has one."""
-    text = f"{value:.2f} {unit}".strip() + (f" ({detail})" if detail else "")
-    if limit is None:
-        return Row(what=what, measured=text, values=values)
-    return Row(
-        what=what,
-        measured=text,
-        budget=f"≤ {limit:g} {unit}".strip(),
-        verdict="ok" if value <= limit else "FAIL",
-        values=values,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What a figure may be at most, or must be at least; without either the row is there to read the others by."""
+
+    unit: str = ""
+    most: float | None = None
+    least: float | None = None
+
+    def text(self) -> str:
+        """The budget for the table; nothing without one."""
+        if self.most is not None:
+            return f"≤ {self.most:g} {self.unit}".strip()
+        return "" if self.least is None else f"≥ {self.least:g} {self.unit}".strip()
+
+    def verdict(self, value: float) -> str:
+        """Whether a figure keeps it."""
+        if self.most is None and self.least is None:
+            return ""
+        kept = (self.most is None or value <= self.most) and (self.least is None or value >= self.least)
+        return "ok" if kept else "FAIL"
 
 
-def at_least(
-    what: str, value: float, limit: float | None, unit: str, values: dict[str, float], detail: str = ""
-) -> Row:
-    """A row whose figure must reach its budget, if it has one."""
-    text = f"{value:.2f} {unit}".strip() + (f" ({detail})" if detail else "")
-    if limit is None:
-        return Row(what=what, measured=text, values=values)
-    return Row(
-        what=what,
-        measured=text,
-        budget=f"≥ {limit:g} {unit}".strip(),
-        verdict="ok" if value >= limit else "FAIL",
-        values=values,
-    )
+def judged(what: str, value: float, budget: Budget, values: dict[str, float], detail: str = "") -> Row:
+    """The row of a figure against its budget."""
+    text = f"{value:.2f} {budget.unit}".strip() + (f" ({detail})" if detail else "")
+    return Row(what=what, measured=text, budget=budget.text(), verdict=budget.verdict(value), values=values)
 
 
 def spawn_rows(world: World, runs: int) -> Iterator[Row]:
@@ -148,7 +146,7 @@ def spawn_rows(world: World, runs: int) -> Iterator[Row]:
         near = interleave({
             "bare": Contestant(argv=[world.noop], env=world.env),
             "stockade": launch.contestant(),
-            "minimal": minimal(helper, world.masks, net == "none", [world.noop], world.env),
+            "minimal": minimal(helper, world.masks, [world.noop], world.env, net=net == "none"),
         }, runs)  # fmt: skip
         # Apart: what bubblewrap leaves to the kernel to clean up is not charged to who comes after it.
         far = interleave({
@@ -160,7 +158,7 @@ def spawn_rows(world: World, runs: int) -> Iterator[Row]:
             times = {**far, **near} if peer in near else {**near, **far}
             detail = " / ".join(f"{name} {value:.2f} ms" for name, value in times.items())
             what = f"{tier}, net {net}: no-op over {PEERS[peer]}"
-            yield limited(what, times["stockade"] / times[peer], limit, "×", times, detail)
+            yield judged(what, times["stockade"] / times[peer], Budget(most=limit, unit="×"), times, detail)
 
 
 def home_row(world: World, runs: int) -> Row:
@@ -174,8 +172,8 @@ def home_row(world: World, runs: int) -> Row:
         for name, home in (("small", world.home), ("big", big))
     }
     times = interleave(contestants, runs)
-    return limited(
-        f"strict: home of {BIG_HOME:,} entries over 10", times["big"] / times["small"], 1.10, "×", times,
+    return judged(
+        f"strict: home of {BIG_HOME:,} entries over 10", times["big"] / times["small"], Budget(most=1.10, unit="×"), times,
         f"{times['small']:.2f} ms, {times['big']:.2f} ms",
     )  # fmt: skip
 
@@ -194,8 +192,8 @@ def grant_row(world: World, runs: int) -> Row:
     }
     times = interleave(contestants, max(20, runs // 6))
     slopes = [(times[str(count)] - times["0"]) / count * 1000 for count in GRANTS[1:]]
-    return limited(
-        "strict: cost of one extra grant (0 to 1,000)", slopes[-1], 25, "µs", times,
+    return judged(
+        "strict: cost of one extra grant (0 to 1,000)", slopes[-1], Budget(most=25, unit="µs"), times,
         f"at {', '.join(f'{count}: {slope:.1f}' for count, slope in zip(GRANTS[1:], slopes, strict=True))}",
     )  # fmt: skip
 
@@ -217,9 +215,9 @@ def concurrency_rows(world: World, runs: int) -> Iterator[Row]:
             theirs += throughput(peer, workers, seconds / 2) / 2
         rates = {"stockade": ours, "bubblewrap": theirs}
         what = f"{tier}, net {net}: spawns per second over bubblewrap"
-        yield at_least(what, ours / theirs, limit, "×", rates, f"{ours:.0f}/s, {theirs:.0f}/s")
+        yield judged(what, ours / theirs, Budget(least=limit, unit="×"), rates, f"{ours:.0f}/s, {theirs:.0f}/s")
     failed = at_once(world.launch(tier="strict", net="none").contestant(), threads=100, each=2)
-    yield limited("200 boxes at once from 100 threads: failures", failed, 0, "", {"failed": failed})
+    yield judged("200 boxes at once from 100 threads: failures", failed, Budget(most=0), {"failed": failed})
 
 
 def python_rows(world: World, runs: int) -> Iterator[Row]:
@@ -240,9 +238,9 @@ def python_rows(world: World, runs: int) -> Iterator[Row]:
     times = interleave(contestants, max(15, runs // 6))
     over = {name: value - times["bare"] for name, value in times.items()}
     detail = f"bare interpreter {times['bare']:.1f} ms"
-    yield limited("import stockade over a bare interpreter", over["import"], 25, "ms", times, detail)
+    yield judged("import stockade over a bare interpreter", over["import"], Budget(most=25, unit="ms"), times, detail)
     yield Row(what="the same, and stockade.run looked up", measured=f"{over['first use']:.2f} ms", values=times)
-    yield limited("stockade run -- true over a bare interpreter", over["command"], 45, "ms", times, detail)
+    yield judged("stockade run -- true over a bare interpreter", over["command"], Budget(most=45, unit="ms"), times, detail)
     yield foreign_modules(source, world.env)
     yield warm_row(world, runs)
 
@@ -253,7 +251,7 @@ def foreign_modules(source: str, env: dict[str, str]) -> Row:
     text += "new = {n.partition('.')[0] for n in set(sys.modules) - old} - set(sys.stdlib_module_names) - {'stockade'}; print(len(new))"
     done = subprocess.run([sys.executable, "-B", "-c", text], env=env, capture_output=True, text=True, check=True)
     count = int(done.stdout)
-    return limited("third-party modules imported by the core", count, 0, "", {"modules": count})
+    return judged("third-party modules imported by the core", count, Budget(most=0), {"modules": count})
 
 
 def warm_row(world: World, runs: int) -> Row:
@@ -269,9 +267,8 @@ def warm_row(world: World, runs: int) -> Row:
     }
     times = interleave_calls(calls, runs)
     detail = f"{times['run']:.2f} ms, {times['subprocess']:.2f} ms"
-    return limited(
-        "warm run() over subprocess.run() of the launcher", times["run"] - times["subprocess"], 0.7, "ms", times, detail
-    )
+    over = times["run"] - times["subprocess"]
+    return judged("warm run() over subprocess.run() of the launcher", over, Budget(most=0.7, unit="ms"), times, detail)
 
 
 def resident_kb(pid: int) -> int:
@@ -298,7 +295,8 @@ def memory_row(world: World) -> Row:
             box.stdin.close()
             box.wait(timeout=30)
     worst = max(totals) / 1024
-    return limited("resident memory of supervisor and init of a live box", worst, 2, "MB", {"max_mb": worst})
+    what = "resident memory of supervisor and init of a live box"
+    return judged(what, worst, Budget(most=2, unit="MB"), {"max_mb": worst})
 
 
 GROUPS: dict[str, Callable[[World, int], Iterator[Row]]] = {

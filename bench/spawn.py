@@ -113,15 +113,19 @@ def print_table(results: dict[str, list[Row]]) -> None:
             print(f"| {caller} | {row.what} | {row.measured} | {row.budget or '-'} | {row.verdict} |")
 
 
-def write_json(path: Path, results: dict[str, list[Row]], runs: int) -> None:
+def write_json(path: Path, results: dict[str, list[Row]], *, runs: int, priority: str) -> None:
     """Keep the figures, with the machine they belong to."""
     path.parent.mkdir(parents=True, exist_ok=True)
     bwrap = subprocess.run(["bwrap", "--version"], capture_output=True, text=True, check=False).stdout.strip()
     document = {
         "schema": "stockade.bench.v1", "runs": runs, "kernel": platform.release(), "cpus": os.cpu_count(), "peer": bwrap,
+        "priority": priority,
         "results": {caller: [row.as_json() for row in rows] for caller, rows in results.items()},
     }  # fmt: skip
     path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+NORMAL = "normal priority: whatever else runs on this machine is in the figures"
 
 
 def undisturbed() -> str:
@@ -129,7 +133,7 @@ def undisturbed() -> str:
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50))
     except PermissionError:
-        return "normal priority: whatever else runs on this machine is in the figures"
+        return NORMAL
     return "real-time priority (SCHED_FIFO 50)"
 
 
@@ -147,10 +151,11 @@ def main() -> int:
     if options.phase:
         json.dump([row.as_json() for row in phase(options.phase, "user", options.runs, options.only)], sys.stdout)
         return 0
-    print(f"bench: {undisturbed()}", file=sys.stderr)
+    priority = undisturbed()
+    print(f"bench: {priority}", file=sys.stderr)
     results = measure(options.as_user, options.runs, options.only)
     print_table(results)
-    write_json(options.json, results, options.runs)
+    write_json(options.json, results, runs=options.runs, priority=priority)
     return 1 if any(row.verdict == "FAIL" for rows in results.values() for row in rows) else 0
 
 

@@ -12,10 +12,11 @@ import pwd
 import shlex
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from measure import Contestant, interleave
-from rows import Row, World, limited
+from rows import Budget, Row, World, judged
 
 WITHOUT = "rows of a stuck mount"
 USER = "daemon"
@@ -52,6 +53,16 @@ class Namespace:
         return ["/usr/bin/nsenter", f"--mount=/proc/{self.process.pid}/ns/mnt", "--", *who]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Whose boxes start, in the two namespaces."""
+
+    name: str
+    uid: int
+    stuck: Namespace
+    free: Namespace
+
+
 def line(world: World, namespace: Namespace, uid: int, tier: str) -> list[str]:
     """Return the launch line that the account itself compiles, in the stuck namespace."""
     argv = [*namespace.enter(uid), "/usr/bin/python3", "-B", "-m", "stockade", "explain", "--argv", "--tier", tier,
@@ -76,27 +87,29 @@ def rows(world: World, runs: int) -> Iterator[Row]:
             for path in (world.home, world.workspace, world.home.parent / "state"):
                 for entry in (path, *path.rglob("*")):
                     os.chown(entry, uid, uid)
-            yield from both(world, runs, name, uid, stuck, free)
+            yield from both(world, runs, Caller(name=name, uid=uid, stuck=stuck, free=free))
 
 
-def both(world: World, runs: int, name: str, uid: int, stuck: Namespace, free: Namespace) -> Iterator[Row]:
+def both(world: World, runs: int, caller: Caller) -> Iterator[Row]:
     """The rows of one caller."""
     for tier in ("strict", "standard"):
-        argv = line(world, stuck, uid, tier)
-        yield compare(f"{name}: start at {tier} with a stuck mount over without", argv, world.env, uid, stuck, free, runs)
+        argv = line(world, caller.stuck, caller.uid, tier)
+        yield compare(f"start at {tier}", Contestant(argv=argv, env=world.env), caller, runs)
     argv = ["/usr/bin/python3", "-B", "-m", "stockade", "run", "--quiet", "--cwd", "/", "--", "true"]
     env = {**world.env, "PYTHONPATH": str(world.base / "src")}
-    yield compare(f"{name}: stockade run with a stuck mount over without", argv, env, uid, stuck, free, max(10, runs // 6))
+    yield compare("stockade run", Contestant(argv=argv, env=env), caller, max(10, runs // 6))
 
 
-def compare(what: str, argv: list[str], env: dict[str, str], uid: int, stuck: Namespace, free: Namespace, runs: int) -> Row:
+def compare(what: str, start: Contestant, caller: Caller, runs: int) -> Row:
     """One line in both namespaces, in turn."""
     contestants = {
-        name: Contestant(argv=[*space.enter(uid), *argv], env=env) for name, space in (("stuck", stuck), ("free", free))
+        name: Contestant(argv=[*space.enter(caller.uid), *start.argv], env=start.env)
+        for name, space in (("stuck", caller.stuck), ("free", caller.free))
     }
+    what = f"{caller.name}: {what} with a stuck mount over without"
     times = interleave(contestants, runs)
     detail = f"{times['stuck']:.2f} ms, {times['free']:.2f} ms"
-    return limited(what, times["stuck"] / times["free"], 1.10, "×", times, detail)
+    return judged(what, times["stuck"] / times["free"], Budget(most=1.10, unit="×"), times, detail)
 
 
 def see_that_it_sticks(stuck: Namespace, place: Path) -> None:

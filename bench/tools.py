@@ -24,7 +24,7 @@ import others
 import stuck
 import warm
 from rows import Row, World
-from spawn import HERE, USER, print_table, publish, python_of_users, world, write_json
+from spawn import HERE, NORMAL, USER, print_table, publish, python_of_users, world, write_json
 
 GROUPS: dict[str, Callable[[World, int], Iterator[Row]]] = {
     "stuck": stuck.rows,
@@ -102,7 +102,7 @@ def main() -> int:
         return 0
     results = measure(options.runs, options.only)
     print_table(results)
-    write_json(options.json, results, options.runs)
+    write_json(options.json, results, runs=options.runs, priority=NORMAL)
     return 1 if any(row.verdict == "FAIL" for rows in results.values() for row in rows) else 0
 
 

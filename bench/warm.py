@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from rows import Row, World, limited
+from rows import Budget, Row, World, judged
 
 LIMIT_S = 240
 NPX = ("npx", "-y", "@modelcontextprotocol/server-everything")
@@ -31,7 +31,7 @@ def fetch(tools: Path) -> None:
     """Install uv; npx comes with Node."""
     place = tools / "uv"
     subprocess.run(["/usr/bin/python3", "-m", "venv", str(place)], check=True, capture_output=True)
-    subprocess.run([str(place / "bin" / "pip"), "install", "-q", "uv"], check=True, capture_output=True)
+    subprocess.run([str(place / "bin" / "pip"), "install", "-q", "--only-binary", ":all:", "uv"], check=True, capture_output=True)
 
 
 def answered(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> float:
@@ -85,8 +85,9 @@ def warm_row(world: World, runs: int, argv: Sequence[str]) -> Iterator[Row]:
     warm = {name: statistics.median(values) for name, values in times.items()}
     detail = f"{warm['strict']:.0f} ms, bare {warm['bare']:.0f} ms; cold {cold['strict']:.0f} ms, bare {cold['bare']:.0f} ms"
     what = f"second start of {' '.join(argv)} at strict over the same bare"
-    yield limited(what, warm["strict"] / warm["bare"], 1.3, "×", warm, detail)
-    yield limited(f"{what}, by `stockade run`", warm["stockade run"] / warm["bare"], 1.3, "×", warm, f"{warm['stockade run']:.0f} ms")
+    yield judged(what, warm["strict"] / warm["bare"], Budget(most=1.3, unit="×"), warm, detail)
+    over = warm["stockade run"] / warm["bare"]
+    yield judged(f"{what}, by `stockade run`", over, Budget(most=1.3, unit="×"), warm, f"{warm['stockade run']:.0f} ms")
 
 
 def rows(world: World, runs: int) -> Iterator[Row]:

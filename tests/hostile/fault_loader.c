@@ -1,12 +1,13 @@
 /* Makes chosen system calls fail for the program it starts, so that every launcher step can be
  * seen to fail without a hook in the launcher. A fault is NAME:ERRNO or NAME:ERRNO:ARG:MASK:VALUE
- * (KILL for ERRNO ends the caller; the low and high word of argument ARG, masked, equal VALUE; numbers in C notation).
+ * (KILL for ERRNO ends the caller, HANG lets it wait for ever; the low and high word of argument ARG, masked, equal VALUE; numbers in C notation).
  * Usage: fault_loader FAULT... -- PROGRAM ARG... */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -37,6 +38,7 @@ static const struct { const char *name; int value; } ERRORS[] = {
 
 static struct sock_filter code[512];
 static unsigned short length;
+static int hangs;
 
 static void emit(uint16_t op, uint8_t yes, uint8_t no, uint32_t k)
 {
@@ -55,6 +57,10 @@ static long number_of(const char *name)
 static uint32_t answer_of(const char *name)
 {
     if (!strcmp(name, "KILL")) return SECCOMP_RET_KILL_PROCESS;
+    if (!strcmp(name, "HANG")) {
+        hangs = 1;
+        return SECCOMP_RET_USER_NOTIF;
+    }
     for (size_t n = 0; n < sizeof ERRORS / sizeof *ERRORS; n++)
         if (!strcmp(ERRORS[n].name, name)) return SECCOMP_RET_ERRNO | ERRORS[n].value;
     fprintf(stderr, "fault_loader: unknown error %s\n", name);
@@ -84,6 +90,21 @@ static void add(char *fault)
     emit(BPF_RET | BPF_K, 0, 0, answer_of(part[1]));
 }
 
+/* Whoever waits for an answer waits as long as somebody could give one: as long as the program lives. */
+static void hold(int listener)
+{
+    pid_t pid = fork();
+    if (pid < 0) exit(92);
+    if (pid) {
+        close(listener);
+        return;
+    }
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    dup2(listener, 0);
+    syscall(SYS_close_range, 1, ~0u, 0);
+    for (;;) pause();
+}
+
 int main(int argc, char **argv)
 {
     int n = 1;
@@ -92,7 +113,9 @@ int main(int argc, char **argv)
     emit(BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW);
     struct sock_fprog program = {length, code};
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) return 95;
-    if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program)) return 94;
+    int done = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, hangs ? SECCOMP_FILTER_FLAG_NEW_LISTENER : 0, &program);
+    if (done < 0) return 94;
+    if (hangs) hold(done);
     /* execve itself may be the fault: execveat with a path does the same. */
     execv(argv[n + 1], argv + n + 1);
     syscall(SYS_execveat, -100, argv[n + 1], argv + n + 1, environ, 0);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import time
@@ -133,6 +134,34 @@ def test_a_link_that_somebody_laid_in_place_of_a_cache_is_not_followed(actor: Ac
     assert stockade(actor, "cache", "clear", "--all").status == 0
     assert sorted(os.listdir(actor.host(target))) == ["precious"]
     actor.host(f"{caches}/{identity}").unlink()
+
+
+@requirement("caches.limit")
+def test_clearing_by_hand_waits_for_a_start_that_looks(actor: Actor, caches: str) -> None:
+    boxed(actor, FILL)
+    kept = [name for name in os.listdir(actor.host(caches)) if not name.startswith(".")]
+    fd = os.open(actor.host(f"{caches}/.looked"), os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    with start(actor, "cache", "clear", "--all", stdout=subprocess.PIPE) as child:
+        try:
+            with pytest.raises(subprocess.TimeoutExpired):
+                child.wait(1.5)
+            assert kept and set(kept) < set(os.listdir(actor.host(caches)))
+        finally:
+            os.close(fd)
+        assert child.stdout is not None and b"1 cache removed" in child.stdout.read() and child.wait(30) == 0
+    assert not set(kept) & set(os.listdir(actor.host(caches)))
+
+
+def test_a_note_of_the_last_look_that_cannot_be_read_stops_no_box(actor: Actor, caches: str) -> None:
+    boxed(actor, FILL)
+    note = actor.host(f"{caches}/.looked")
+    note.unlink()
+    note.symlink_to(".looked")
+    with pytest.raises(OSError, match="symbolic links"):
+        note.stat()
+    assert "needle" in boxed(actor, SEE).split("/")[-1]
+    note.unlink()
 
 
 def test_a_limit_that_is_none_of_the_kind_is_named(user: Actor) -> None:

@@ -7,6 +7,7 @@ error, or the plan itself asks for what this host cannot do.
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from requirements import requirement
 from stockade.rules.promises import FACTS
 from support.actors import Actor
-from support.live import processes_with
+from support.live import processes_with, wait_until
 from support.plans import ENOUGH, Ended, bind, launch, small_plan, tmpfs
 from support.trees import changes, snapshot
 
@@ -164,6 +165,23 @@ def test_the_same_plan_without_a_fault_runs(actor: Actor) -> None:
     assert ended.records["end"]["net_denied"] is None
     assert ended.records["end"]["discarded"] == {"files": 0, "bytes": 0, "names": [], "complete": True}
     assert actor.host(marker).exists()
+    actor.remove(marker)
+
+
+@requirement("launcher.fault_is_typed", "launcher.refusal_runs_nothing")
+def test_a_start_that_hangs_is_ended_and_said_to_be_transient(actor: Actor) -> None:
+    """A call that never returns, as of a file system that hangs: the limit is the command's, and the start has ten seconds more."""
+    argv, marker = _marked(actor)
+    before = [str(actor.stage.bin / "fault_loader"), "fchdir:HANG", "--"]
+    begun = time.monotonic()
+    ended = launch(actor, small_plan(actor), argv, options=["--timeout-ms", "300"], before=before)
+    took_s = time.monotonic() - begun
+    wait_until(lambda: processes_with(marker) == [], "who held the call is gone")
+    _refused(actor, ended, "start_timed_out", None, marker)
+    assert ended.records["refused"]["transient"] is True and ended.records["refused"]["object"] == "box"
+    assert 10.3 <= took_s < 40
+    twin = launch(actor, small_plan(actor), argv, options=["--timeout-ms", "30000"], before=[before[0], "chroot:HANG", "--"])
+    assert (twin.status, twin.code) == (0, None) and actor.host(marker).exists(), "the twin: a call that nobody makes"
     actor.remove(marker)
 
 

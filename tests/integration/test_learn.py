@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from conftest import skip_for_gap
 from requirements import requirement
 from support.actors import PYTHON, Actor
-from support.cli import Said, environment, line, stockade
+from support.cli import Said, environment, line, start, stockade
 from support.terminal import COUNT, LINES, Terminal, interrupt, suspend_and_resume
 
 TOOL = f"""#!/bin/sh
@@ -348,6 +349,70 @@ def test_json_is_one_document_and_the_commands_output_goes_elsewhere(actor: Acto
     report = done.json()
     assert (done.status, done.err) == (4, "out\nerr\n")
     assert (report["schema"], report["status"], report["whole"], report["proposals"]) == ("stockade.learn.v1", 4, True, [])
+
+
+@requirement("learn.profile_works")
+def test_a_cache_that_policy_takes_away_is_tried_and_not_proposed(actor: Actor) -> None:
+    keep = ["--", "sh", "-c", "mkdir -p ~/.cache/one ~/.cache/two && echo x >~/.cache/one/a && echo x >~/.cache/two/a"]
+    actor.put(f"{actor.home}/.config/stockade/policy.toml", f'deny_grants = ["{actor.home}/.cache/one"]\n')
+    report = _learn(actor, "--json", "--save", "cached", *keep).json()
+    assert [(item["kind"], item["value"]) for item in report["proposals"]] == [("cache", f"{actor.home}/.cache/two")], report
+    assert [table["path"] for table in _profile(actor, "cached")["caches"]] == ["~/.cache/two"]
+    told = [row for row in report["not_proposed"] if row["path"].startswith(f"{actor.home}/.cache/one")]
+    assert told and "no grant changes it" in told[0]["why"], report
+    assert stockade(actor, "cache", "list", "--json").json()["caches"] == [], "trying makes no cache"
+    actor.remove(f"{actor.home}/.config/stockade/policy.toml")
+    again = _learn(actor, "--json", "--save", "cached", *keep).json()
+    assert len(again["proposals"]) == 2, "the twin: without that policy both are caches"
+
+
+@requirement("learn.profile_works")
+def test_a_learned_cache_takes_no_name_of_a_cache_that_the_run_had(actor: Actor) -> None:
+    actor.put(f"{actor.home}/.config/stockade/profiles/base.toml",
+              'schema = "profile.v1"\n[[caches]]\nname = "tool"\npath = "~/.cache/first/tool"\nplain = true\n')
+    both = ["--", "sh", "-c", "mkdir -p ~/.cache/first/tool ~/.cache/tool && echo x >>~/.cache/first/tool/n && echo x >>~/.cache/tool/n "
+            "&& wc -l <~/.cache/first/tool/n && wc -l <~/.cache/tool/n"]
+    assert _learn(actor, "--profile", "base", "--save", "more", *both).status == 0
+    learned = _profile(actor, "more")
+    assert learned["extends"] == ["base"] and [table["name"] for table in learned["caches"]] == ["tool-2"]
+    for count in (1, 2):
+        assert stockade(actor, "run", "--profile", "more", *both).out == f"{count}\n{count}\n"
+
+
+@requirement("learn.never_proposed")
+def test_beyond_twenty_tries_an_option_is_said_to_be_untried(actor: Actor) -> None:
+    for number in range(25):
+        actor.put(f"{actor.home}/.ssh/id_{number:02}", "x\n")
+    script = ["--", "sh", "-c", "for n in ~/.local/share/none/*; do :; done; i=0; while [ $i -lt 25 ]; do cat ~/.ssh/id_$(printf %02d $i); i=$((i+1)); done"]
+    rows = [row for row in _learn(actor, "--json", *script).json()["not_proposed"] if "/.ssh/id_" in row["path"]]
+    assert len(rows) == 25 and all(row["option"][:2] == ["--read", row["path"]] for row in rows), rows
+    assert [row["tried"] for row in rows].count(True) == 20
+    assert all("--accept" in row["option"] for row in rows if row["tried"])
+    actor.remove(f"{actor.home}/.ssh")
+
+
+@requirement("learn.ends_as_the_command")
+def test_a_profile_that_was_edited_during_the_run_stays_as_it_was_edited(actor: Actor, tool: str) -> None:
+    assert _learn(actor, "--save", "mine", tool).status == 3
+    before = actor.host(_file(actor, "mine")).read_text()
+    script = "echo ready; read line; mkdir -p ~/.cache/mytool && echo x >~/.cache/mytool/runs"
+    words = ["learn", "--tier", "strict", "--profile", "mine", "--save", "mine", "--", "sh", "-c", script]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    for edited in (True, False):
+        with start(actor, *words, **pipes) as child:
+            assert child.stdin is not None and child.stdout is not None and child.stderr is not None
+            assert child.stdout.readline() == b"ready\n"
+            text = before + "# mine\n"
+            if edited:
+                actor.put(_file(actor, "mine"), text)
+            child.stdin.write(b"\n")
+            child.stdin.close()
+            said = child.stderr.read().decode()
+        saved = actor.host(_file(actor, "mine")).read_text()
+        if edited:
+            assert child.returncode == 125 and saved == text and "profile_unsaved" in said and "~/.cache/mytool" in said, said
+        else:
+            assert child.returncode == 0 and "added to profile mine" in said and "~/.cache/mytool" in saved, said
 
 
 def _on_a_terminal(actor: Actor, *words: str) -> Terminal:

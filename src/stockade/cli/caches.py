@@ -6,6 +6,7 @@ mounted stays (an overlay whose upper vanishes is undefined). Read next: ``stock
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -18,6 +19,8 @@ from stockade.cli.request import cache_limit, state_home
 from stockade.errors import ConfigError, nearest
 from stockade.frozen import dataclass
 from stockade.process import stores
+from stockade.process.sizes import measured
+from stockade.process.storelock import in_use, one_at_a_time
 
 OWNER_FILE = "identity.json"
 
@@ -54,25 +57,30 @@ def clear(parsed: Parsed) -> int:
     """Remove caches that no live box uses."""
     if parsed.flag("all") == bool(parsed.words):
         raise usage(f"{parsed.path}: expected cache ids or --all", hint="stockade cache list shows them")
-    found = _found()
-    chosen = found if parsed.flag("all") else [_pick(found, word) for word in parsed.words]
-    gone = [item for item in chosen if _goes(item, dry=parsed.flag("dry_run"))]
-    busy = [item for item in chosen if item not in gone]
-    if gone and not parsed.flag("dry_run"):
-        with Progress("removing", len(gone)) as bar:
-            stores.sweep(_base(), bar.step)
+    dry = parsed.flag("dry_run")
+    gone, busy = _cleared(parsed.words, dry=dry)
     if parsed.flag("json"):
-        emit("stockade.cache-clear.v1", {"removed": [_plain(item) for item in gone], "dry_run": parsed.flag("dry_run"),
+        emit("stockade.cache-clear.v1", {"removed": [_plain(item) for item in gone], "dry_run": dry,
                                          "in_use": [item.identity for item in busy]})
     else:
-        say(f"{_count(gone)} {'would be ' if parsed.flag('dry_run') else ''}removed, {_total(gone)}")
+        say(f"{_count(gone)} {'would be ' if dry else ''}removed, {_total(gone)}")
         for item in busy:
             say(f"  {item.identity} stays: a live box uses it")
     return 1 if busy else 0
 
 
-def _goes(item: Cached, *, dry: bool) -> bool:
-    return not item.in_use if dry else stores.remove(str(item.path.parent), item.identity)
+def _cleared(words: tuple[str, ...], *, dry: bool) -> tuple[list[Cached], list[Cached]]:
+    """Remove the caches of these ids, all without any; return those that went and those in use."""
+    base = _base()
+    # A start's look at the size lets us be; ours waits for its end.
+    with contextlib.nullcontext() if dry or not os.path.isdir(base) else one_at_a_time(base, wait=True):
+        found = _found()
+        chosen = [_pick(found, word) for word in words] if words else found
+        gone = [item for item in chosen if (not item.in_use if dry else stores.remove(base, item.identity))]
+        if gone and not dry:
+            with Progress("removing", len(gone)) as bar:
+                stores.sweep(base, bar.step)
+    return gone, [item for item in chosen if item not in gone]
 
 
 def _count(found: list[Cached]) -> str:
@@ -92,20 +100,24 @@ def _found() -> list[Cached]:
     base = _base()
     used = stores.identities(base)
     with Progress("measuring", len(used)) as bar:
-        sizes = stores.measured(base, used, tick=bar.step) if used else {}
-    return [_cached(base, name, used[name], sizes[name].counted_bytes) for name in sorted(used)]
+        sizes = measured(base, used, tick=bar.step) if used else {}
+    every = (_cached(base, name, used[name], sizes[name].counted_bytes) for name in sorted(used))
+    return [item for item in every if item is not None]
 
 
 def _base() -> str:
     return os.path.realpath(state_home().caches)
 
 
-def _cached(base: str, name: str, used_ns: int, size_bytes: int) -> Cached:
+def _cached(base: str, name: str, used_ns: int, size_bytes: int) -> Cached | None:
     path = Path(base, name)
     owner = _owner(path / OWNER_FILE)
-    names = tuple(sorted(entry.name for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)))
+    try:
+        names = tuple(sorted(entry.name for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)))
+    except FileNotFoundError:
+        return None  # removed while others were measured
     return Cached(identity=name, path=path, names=names, size_bytes=size_bytes, used_s=used_ns // 10**9,
-                  in_use=stores.in_use(str(path)), profiles=tuple(map(str, owner.get("profiles", ()))),
+                  in_use=in_use(str(path)), profiles=tuple(map(str, owner.get("profiles", ()))),
                   workspace=str(owner.get("workspace", "")))
 
 

@@ -63,12 +63,19 @@ def learn(parsed: Parsed) -> int:
     if watched.ended.error is not None:
         return run.not_started(watched.ended.error, None, told=watched.ended.told)
     lesson = conclude(prepared, options, watched.uses)
-    saved = _save(place, lesson.learned) if place is not None else None
+    saved, unsaved = None, None
+    if place is not None:
+        try:
+            saved = _save(place, lesson.learned)
+        except ConfigError as error:
+            place, unsaved = None, error  # what the run taught is told all the same
     if json:
         emit(SCHEMA, _document(parsed, watched, lesson, saved, str(prepared.resolved.tier)))
     else:
         for line in _report(watched, lesson, place, saved):
             _write(line)
+    if unsaved is not None:
+        raise unsaved
     return run.finish(None, watched.ended)
 
 
@@ -100,6 +107,10 @@ def _save(place: Place, learned: Learned) -> Learned | None:
 
     Raises: ConfigError ``profile_invalid``, ``profile_unsaved``.
     """
+    now = read_toml(place.path, "profile_invalid")
+    if (now and now.text) != (place.document and place.document.text):
+        raise ConfigError("profile_unsaved", f"profile {place.path!r}: got another content than before the run, "
+                          "expected nobody else to change it meanwhile", hint="learn again: the run saw the former one")
     learned = without(learned, place.name)
     new = learned if place.document is None else news(place.document, learned)
     if new.empty:
@@ -159,7 +170,8 @@ def _report(watched: Watched, lesson: Lesson, place: Place | None, saved: Learne
 
 def _told(apart: tuple[Apart, ...]) -> Iterator[str]:
     for item in apart[:_SHOWN]:
-        option = f"; {shlex.join(item.option)} would grant it" if item.option else ""
+        sure = "would grant it" if item.tried else "may grant it, which was not tried"
+        option = f"; {shlex.join(item.option)} {sure}" if item.option else ""
         yield f"stockade: not proposed: {item.need.kind} {item.need.path}: {item.why}{option}"
     if len(apart) > _SHOWN:
         yield f"stockade: not proposed: {len(apart) - _SHOWN} more; --json has them all"
@@ -173,7 +185,7 @@ def _document(parsed: Parsed, watched: Watched, lesson: Lesson, saved: Learned |
                        "for": [{"path": need.path, "rule": need.rule, "promise": need.promise}
                                for need in item.needs]} for item in lesson.proposals],
         "not_proposed": [{"kind": item.need.kind, "path": item.need.path, "why": item.why,
-                          "option": list(item.option) or None} for item in lesson.apart],
+                          "option": list(item.option) or None, "tried": item.tried} for item in lesson.apart],
         "kept": [{"kind": kind, "value": value} for kind, value in lesson.kept],
         "unused": [{"kind": kind, "value": value} for kind, value in lesson.unused],
         "profile": None if lesson.learned.empty else render(lesson.learned),

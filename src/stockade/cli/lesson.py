@@ -8,10 +8,10 @@ not proposed. Read next: ``stockade.plan.proposals``, ``learn.py``.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from stockade.errors import ConfigError, Error, Refused
+from stockade.errors import ConfigError, Refused
 from stockade.frozen import dataclass, replace
 from stockade.host.probe import host_facts
 from stockade.plan.listed import Listed
@@ -19,8 +19,9 @@ from stockade.plan.needs import Need, Needs, Use
 from stockade.plan.proposals import Apart, Proposal, Proposer
 from stockade.plan.verdict import Judge, accepted_with
 from stockade.plan.want import is_below
-from stockade.process.prepare import Prepared, prepare
-from stockade.rules.profile import ProfileStore
+from stockade.process.prepare import Prepared, prepare, tried
+from stockade.rules.layer import PathRef
+from stockade.rules.profile import CacheRef, ProfileStore
 from stockade.rules.profiletext import Learned, cache_name, tilde
 from stockade.rules.request import build_request
 
@@ -47,11 +48,13 @@ class Trial:
     """The request with grants added, compiled again."""
 
     def __init__(self, prepared: Prepared, options: dict[str, Any]) -> None:
-        self._argv, self._options = prepared.request.argv, options
+        self._prepared, self._options = prepared, options
 
     def judge(self, proposals: Iterable[Proposal]) -> tuple[Judge, str]:
         """Return the judge of the box with these grants, and its network. Raises: Refused, ConfigError."""
-        return self._judge([(item.kind, item.value) for item in proposals if item.kind != "cache"])
+        proposals = tuple(proposals)
+        grants = [(item.kind, item.value) for item in proposals if item.kind != "cache"]
+        return self._judge(grants, caches_of(self._prepared, proposals))
 
     def option(self, need: Need, words: tuple[str, ...]) -> tuple[str, ...]:
         """Return the option that grants a need, with what has to be accepted for it; empty when it does not."""
@@ -70,11 +73,14 @@ class Trial:
         except ConfigError:
             return ()
 
-    def _judge(self, grants: Iterable[tuple[str, str]]) -> tuple[Judge, str]:
+    def _judge(self, grants: Iterable[tuple[str, str]], caches: tuple[CacheRef, ...] = ()) -> tuple[Judge, str]:
         options = dict(self._options)
         for kind, value in grants:
             options[kind] = value if kind == "net" else [*options.get(kind, ()), value]
-        prepared = prepare(build_request(list(self._argv), **options))
+        if caches:
+            options.pop("cache", None)  # no profile holds the word of one command line
+        request = build_request(list(self._prepared.request.argv), **options)
+        prepared = tried(request, caches) if caches else prepare(request)
         return judge_of(prepared), prepared.resolved.net
 
     def sift(self, proposals: tuple[Proposal, ...]) -> tuple[tuple[Proposal, ...], list[Apart]]:
@@ -118,7 +124,7 @@ def judge_of(prepared: Prepared) -> Judge:
 def _met(need: Need, item: Proposal, judge: Judge, net: str) -> bool:
     if item.kind == "net":
         return net == item.value
-    return item.kind == "cache" or judge.judge(need.path, write=item.kind == "write").allowed
+    return judge.judge(need.path, write=item.kind in ("write", "cache")).allowed
 
 
 def conclude(prepared: Prepared, options: dict[str, Any], uses: tuple[Use, ...]) -> Lesson:
@@ -132,11 +138,32 @@ def conclude(prepared: Prepared, options: dict[str, Any], uses: tuple[Use, ...])
            if not _spelled(item.value)]
     trial = Trial(prepared, options)
     good, refused = trial.sift(writable)
-    told = [replace(item, option=trial.option(item.need, item.option)) if item.option and number < _TOLD else
-            replace(item, option=()) for number, item in enumerate(proposer.apart)]
+    told = _with_options(trial, proposer.apart)
     kept, unused = _own_grants(prepared, uses)
     return Lesson(proposals=good, apart=(*told, *odd, *refused), kept=kept, unused=unused,
                   learned=_learned(prepared, options, good, kept))
+
+
+def _with_options(trial: Trial, apart: Iterable[Apart]) -> Iterator[Apart]:
+    """Yield what is only told, its option tried where there is one; beyond the bound it is said to be untried."""
+    tries = 0
+    for item in apart:
+        tries += bool(item.option)
+        if item.option and tries <= _TOLD:
+            yield replace(item, option=trial.option(item.need, item.option))
+        else:
+            yield replace(item, tried=not item.option)
+
+
+def caches_of(prepared: Prepared, proposals: Iterable[Proposal]) -> tuple[CacheRef, ...]:
+    """Return the proposed caches, each with a name that no other one of its profiles has."""
+    found: list[CacheRef] = []
+    for item in proposals:
+        if item.kind == "cache":
+            taken = [*(spec.name for spec in prepared.resolved.caches), *(ref.name for ref in found)]
+            name = cache_name(item.value, taken)
+            found.append(CacheRef(name=name, path=PathRef(text=item.value), plain=item.plain, origin="learned"))
+    return tuple(found)
 
 
 def _spelled(text: str) -> bool:
@@ -166,21 +193,19 @@ def _learned(prepared: Prepared, options: dict[str, Any], proposals: Iterable[Pr
     lists: dict[str, list[str]] = {"extends": _named(prepared)}
     scalars = {key: options[name] for key, name in (("class", "caller"), ("tier", "tier"))
                if options.get(name) not in (None, "auto")}
-    caches: list[tuple[str, str, bool]] = []
-    for kind, value, plain in [*((kind, value, False) for kind, value in kept),
-                               *((item.kind, item.value, item.plain) for item in proposals)]:
+    proposals = tuple(proposals)
+    for kind, value in (*kept, *((item.kind, item.value) for item in proposals if item.kind != "cache")):
         if kind == "net":
             scalars["net"] = value
-        elif kind == "cache":
-            caches.append((cache_name(value, (row[0] for row in caches)), tilde(value, homes), plain))
         else:
             lists.setdefault(kind, []).append(tilde(value, homes) if kind != "sockets" else value)
+    caches = tuple((ref.name, tilde(ref.path.text, homes), ref.plain) for ref in caches_of(prepared, proposals))
     # What cannot be seen in names stays as it was asked for.
     for key, values in (("hide", request.hide), ("devices", request.devices), ("allow", request.allow),
                         ("env", request.pass_env), ("accept", request.accept)):
         lists.setdefault(key, []).extend(tilde(value, homes) if key == "hide" else value for value in values)
     name = os.path.basename(request.argv[0])
-    return Learned(description=f"learned from {name}", scalars=scalars, caches=tuple(caches),
+    return Learned(description=f"learned from {name}", scalars=scalars, caches=caches,
                    lists={key: tuple(dict.fromkeys(values)) for key, values in lists.items() if values})
 
 
@@ -197,7 +222,3 @@ def without(learned: Learned, name: str) -> Learned:
     return replace(learned, lists={**{k: v for k, v in learned.lists.items() if k != "extends"},
                                    **({"extends": extends} if extends else {})})
 
-
-def failure(error: Error) -> str:
-    """Return the text of an error for the report."""
-    return f"{error.code}: {error.message}"

@@ -56,7 +56,7 @@ def group_name(gid: int) -> str:
         return "nogroup" if gid == 65534 else f"g{gid}"
 
 
-def nsswitch(network: bool) -> str:
+def nsswitch(*, network: bool) -> str:
     """Names come from files and DNS only: no socket of a host's name service is needed."""
     hosts = "files dns" if network else "files"
     return (f"passwd: files\ngroup: files\nshadow: files\nhosts: {hosts}\n"

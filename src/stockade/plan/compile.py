@@ -79,12 +79,13 @@ class Compiled:
 
 
 def compile_plan(resolved: Resolved, host: HostFacts, decision: Decision,
-                 *, keep_env: tuple[str, ...] = (), stored: bool = False) -> Compiled:
+                 *, keep_env: tuple[str, ...] = (), stored: bool = False, make: bool = True) -> Compiled:
     """Compile a request that was decided ``wrap``.
 
     Args: keep_env: names that the plan keeps because their values come with the environment
     (a stored launch line has no descriptor for values); stored: the plan will be started later,
-    when the tree has changed, so it also names what does not exist yet.
+    when the tree has changed, so it also names what does not exist yet; make: it will be started at
+    all, so its caches are made.
     Raises: Refused (``own_install``, ``grant_voids_tier``, ``hard_link``, ``source_missing`` ...).
     """
     # (8) Compile the plan: everything below is a function of the request and of this host.
@@ -107,7 +108,8 @@ def compile_plan(resolved: Resolved, host: HostFacts, decision: Decision,
     plan = {**_plan(want, mounts, found, command, keep_env), "promises": promises, "appearing": later,
             "discards": _discards(mounts, want), "copyback": copyback.plan_rows(want, resolved, mounts)}
     _parametrise(plan, want.workspace)
-    inputs.make_cache_dirs(want, resolved)
+    if make:
+        inputs.make_cache_dirs(want, resolved)
     data = canonical.canonical(plan)
     return Compiled(
         plan=plan, canonical=data, digest=canonical.digest(data), binds=_binds(want), cwd=want.cwd,

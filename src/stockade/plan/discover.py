@@ -66,7 +66,7 @@ class Ground:
         links, end = trail(path)
         return any(self.owns(place) for place in (*links, end))
 
-    def believed(self, paths: Iterable[str], told: bool) -> list[str]:
+    def believed(self, paths: Iterable[str], *, told: bool) -> list[str]:
         """Return the paths that count; of what the tree told only what anybody could have known."""
         found = []
         for path in paths:
@@ -119,9 +119,9 @@ def command(argv0: str, *, cwd: str, search_path: str, ground: Ground) -> Comman
         if current is None:
             break
         told = told or ground.is_told(current)
-        found.extend(_needs_of(current, ground, told))
+        found.extend(_needs_of(current, ground, told=told))
         real = os.path.realpath(current)
-        if told and not ground.believed([real], told):
+        if told and not ground.believed([real], told=told):
             break
         current, looked_up = _interpreter(real, cwd, search_path)
         # A plain name for env is looked up in the caller's own PATH: what is found there the
@@ -131,18 +131,18 @@ def command(argv0: str, *, cwd: str, search_path: str, ground: Ground) -> Comman
                    needs=tuple(dict.fromkeys(found)), doubted=tuple(dict.fromkeys(ground.doubted)))
 
 
-def _needs_of(path: str, ground: Ground, told: bool) -> list[str]:
+def _needs_of(path: str, ground: Ground, *, told: bool) -> list[str]:
     """The file, each symlink hop to it, its installation prefix, its virtual environment."""
     found: list[str] = []
     for hop in hops(path):
-        found += ground.believed([hop], told)
+        found += ground.believed([hop], told=told)
         prefix = prefix_of(hop, ground.blocked)
         if prefix is not None:
-            found += ground.believed([prefix], told or ground.owns(hop))
-        found += _venv(hop, ground, told)
+            found += ground.believed([prefix], told=told or ground.owns(hop))
+        found += _venv(hop, ground, told=told)
     package = _node_package(os.path.realpath(path), ground.blocked)
     if package is not None:
-        found += ground.believed([package], told)
+        found += ground.believed([package], told=told)
     return found
 
 
@@ -183,22 +183,22 @@ def grantable(path: str, blocked: frozenset[str]) -> bool:
     return not any(home.startswith(path.rstrip("/") + "/") for home in blocked)
 
 
-def _venv(path: str, ground: Ground, told: bool) -> list[str]:
+def _venv(path: str, ground: Ground, *, told: bool) -> list[str]:
     """A virtual environment names the interpreter that made it in ``home = <bin directory>``."""
     root = os.path.dirname(os.path.dirname(path))
     values = read_pyvenv(os.path.join(root, "pyvenv.cfg"))
     if values is None or not ground.may_show(root):
         return []
-    found = ground.believed([root], told or ground.owns(path))
+    found = ground.believed([root], told=told or ground.owns(path))
     base = values.get("home", "")
     if base.startswith("/") and found and "\0" not in base:
         # Whoever wrote the tree wrote the file in it; elsewhere it is the user's own.
         doubted = told or ground.is_told(os.path.join(root, "pyvenv.cfg"))
-        found += ground.believed(_base_of(base, ground, doubted), doubted)
+        found += ground.believed(_base_of(base, ground, doubted=doubted), told=doubted)
     return [item for item in found if ground.may_show(item)]
 
 
-def _base_of(base: str, ground: Ground, doubted: bool) -> list[str]:
+def _base_of(base: str, ground: Ground, *, doubted: bool) -> list[str]:
     real = os.path.realpath(base)
     if doubted and not any(name.startswith("python3") for name in _names(real)):
         ground.doubted.append(base)

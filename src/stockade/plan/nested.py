@@ -62,12 +62,12 @@ class _Walk:
         while level:
             below: list[tuple[str, bool]] = []
             for directory, named in level:
-                if not self._look(directory, named and depth < NAMED_DEPTH, below):
+                if not self._look(directory, below, named=named and depth < NAMED_DEPTH):
                     return False
             level, depth = sorted(below), depth + 1
         return True
 
-    def _look(self, directory: str, named: bool, below: list[tuple[str, bool]]) -> bool:
+    def _look(self, directory: str, below: list[tuple[str, bool]], *, named: bool) -> bool:
         try:
             with os.scandir(directory) as scan:
                 entries = list(scan)

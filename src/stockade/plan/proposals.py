@@ -45,11 +45,15 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Apart:
-    """A need that is told and not proposed. ``option``: what would grant it; empty: nothing does."""
+    """A need that is told and not proposed. ``option``: what would grant it; empty: nothing does.
+
+    ``tried``: False where that was left out, so the option may not be enough.
+    """
 
     need: Need
     why: str
     option: tuple[str, ...] = ()
+    tried: bool = True
 
 
 class Proposer:

@@ -167,7 +167,7 @@ def _etc(table: Table, want: Want) -> None:
     table.add(
         rows.file("/etc/passwd", accounts.passwd(ids.uid, ids.gid, want.home)),
         rows.file("/etc/group", accounts.group(ids.gid, ids.groups)),
-        rows.file("/etc/nsswitch.conf", accounts.nsswitch(network)),
+        rows.file("/etc/nsswitch.conf", accounts.nsswitch(network=network)),
         rows.file("/etc/hostname", f"{HOSTNAME}\n"),
     )
     if network:

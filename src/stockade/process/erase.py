@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from stockade.ids import ulid
+
+
+class _Late(Exception):
+    """The time was up."""
 
 
 def erase(path: str, *, deadline: float | None = None, tick: Callable[[], None] | None = None) -> bool:
     """Remove a tree; return False if the time was up before its end. Raises: OSError.
 
     Each round empties the directories of the top and lifts their subdirectories to it, so a tree
-    of a million levels costs neither stack nor descriptors.
-    Args: deadline: of ``time.monotonic``; tick: called once for each directory.
+    of a million levels costs neither stack nor descriptors, and a directory of a million names no memory.
+    Args: deadline: of ``time.monotonic``, looked at before each name; tick: called once for each directory.
     """
     try:
         top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -26,32 +30,32 @@ def erase(path: str, *, deadline: float | None = None, tick: Callable[[], None] 
         return True
     try:
         lifted = ulid()  # no name that the box could have chosen
-        number = 0
-        while directories := _clear(top):
-            for name in directories:
-                if deadline is not None and time.monotonic() > deadline:
-                    return False
+        number, before = 0, -1
+        while number != before:
+            before = number
+            for name in _clear(top, deadline):
                 if tick is not None:
                     tick()
-                number = _flatten(top, name, lifted, number)
+                number = _flatten(top, name, f"{lifted}.", number + 1, deadline)
         os.rmdir(path)
         return True
+    except _Late:
+        return False
     finally:
         os.close(top)
 
 
-def _clear(directory: int) -> list[str]:
-    """Unlink everything but directories; return the names of those, opened up for their owner."""
-    found: list[str] = []
+def _clear(directory: int, deadline: float | None) -> Iterator[str]:
+    """Unlink everything but directories; yield the names of those, opened up for their owner."""
     with os.scandir(directory) as entries:
-        listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-    for name, is_dir in listed:
-        if is_dir:
-            _unlock(directory, name)
-            found.append(name)
-        else:
-            os.unlink(name, dir_fd=directory)
-    return found
+        for entry in entries:
+            if deadline is not None and time.monotonic() > deadline:
+                raise _Late
+            if entry.is_dir(follow_symlinks=False):
+                _unlock(directory, entry.name)
+                yield entry.name
+            else:
+                os.unlink(entry.name, dir_fd=directory)
 
 
 def _unlock(parent: int, name: str) -> None:
@@ -63,11 +67,12 @@ def _unlock(parent: int, name: str) -> None:
         os.close(fd)
 
 
-def _flatten(top: int, name: str, lifted: str, number: int) -> int:
+def _flatten(top: int, name: str, lifted: str, number: int, deadline: float | None) -> int:
+    """Remove a directory of the top, its own directories lifted; return the next number for a name."""
     fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
     try:
-        for inner in _clear(fd):
-            os.rename(inner, f"{lifted}.{number}", src_dir_fd=fd, dst_dir_fd=top)
+        for inner in _clear(fd, deadline):
+            os.rename(inner, f"{lifted}{number}", src_dir_fd=fd, dst_dir_fd=top)
             number += 1
     finally:
         os.close(fd)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from stockade.decision import Decision
     from stockade.host.facts import HostFacts
     from stockade.plan.compile import Compiled
+    from stockade.rules.profile import CacheRef
     from stockade.rules.resolve import Resolved
 
 MAX_REMEMBERED = 128
@@ -57,7 +58,7 @@ def prepare(request: Request, *, stored: bool = False) -> Prepared:
     Raises: Refused, ConfigError.
     """
     try:
-        return _prepare(request, stored)
+        return _prepare(request, stored=stored)
     except (OSError, ConfigError) as err:
         # A file that could not be opened for want of descriptors is not an invalid file.
         cause = err if isinstance(err, OSError) else err.__context__
@@ -67,14 +68,14 @@ def prepare(request: Request, *, stored: bool = False) -> Prepared:
         raise short from err
 
 
-def _prepare(request: Request, stored: bool) -> Prepared:
+def _prepare(request: Request, *, stored: bool) -> Prepared:
     key = _key(request)
     env = os.environ if request.env_source is None else dict(request.env_source)
     if not stored:
         warm = _recall(key, env)
         if warm is not None:
             return _with_argv(warm, request)
-    prepared = _compiled(request, stored)
+    prepared = _compiled(request, stored=stored)
     if not stored and prepared.compiled is not None:
         _remember(key, prepared)
     return prepared
@@ -91,14 +92,23 @@ def decide_only(request: Request, host: HostFacts | None = None) -> Decision:
     return decide(active(), host if host is not None else host_facts(resolved.state_home), resolved)
 
 
-def _compiled(request: Request, stored: bool) -> Prepared:
+def tried(request: Request, caches: tuple[CacheRef, ...]) -> Prepared:
+    """Compile a request as if a profile had these caches, too. No cache is made; the plan is not remembered.
+
+    Raises: Refused, ConfigError.
+    """
+    return _compiled(request, stored=False, caches=caches)
+
+
+def _compiled(request: Request, *, stored: bool, caches: tuple[CacheRef, ...] = ()) -> Prepared:
     from stockade.decision import decide
     from stockade.host.active import active
     from stockade.host.probe import host_facts
     from stockade.plan.compile import compile_plan
     from stockade.rules.resolve import resolve
+    from stockade.rules.settings import load_settings
 
-    resolved = resolve(request)
+    resolved = resolve(request, replace(load_settings(request), tried=caches))
     host = host_facts(resolved.state_home)
     decision = decide(active(), host, resolved)
     decision.raise_if_refused()
@@ -110,7 +120,7 @@ def _compiled(request: Request, stored: bool) -> Prepared:
     compiled = None
     if decision.kind == "wrap":
         keep = tuple(name for name, _ in resolved.set_env) if stored else ()
-        compiled = compile_plan(resolved, host, decision, keep_env=keep, stored=stored)
+        compiled = compile_plan(resolved, host, decision, keep_env=keep, stored=stored, make=not caches)
     return Prepared(request=request, resolved=resolved, decision=decision, compiled=compiled)
 
 
@@ -118,17 +128,21 @@ def _mind_caches(resolved: Resolved) -> None:
     """Look after the size of the caches when it is time to; a fault of theirs stops no box."""
     caches = os.path.realpath(resolved.state_home.caches)
     try:
-        if time() - os.stat(f"{caches}/.looked").st_mtime < CACHE_LOOK_S:
+        if not _look_is_due(f"{caches}/.looked"):
             return
-    except FileNotFoundError:
-        pass  # no look yet
-    try:
         from stockade.plan.inputs import identity_of
         from stockade.process import stores
 
         stores.look(caches, resolved.cache_limit_bytes, spare=identity_of(resolved))
     except OSError:
         return
+
+
+def _look_is_due(path: str) -> bool:
+    try:
+        return time() - os.stat(path).st_mtime >= CACHE_LOOK_S
+    except FileNotFoundError:
+        return True
 
 
 def make_state_home(resolved: Resolved) -> None:

@@ -115,13 +115,13 @@ def read_checked(path: str, code: str, *, owners: Iterable[int] | None = None,
     except OSError as error:
         raise ConfigError(code, f"file {path!r}: cannot be read ({_name(error)})") from None
     try:
-        _check_file(path, code, os.fstat(descriptor), owners, strict_mode)
+        _check_file(path, code, os.fstat(descriptor), owners, strict_mode=strict_mode)
         return _read_bounded(path, code, descriptor)
     finally:
         os.close(descriptor)
 
 
-def _check_file(path: str, code: str, info: os.stat_result, owners: Iterable[int] | None,
+def _check_file(path: str, code: str, info: os.stat_result, owners: Iterable[int] | None, *,
                 strict_mode: bool) -> None:
     allowed = {0, os.geteuid()} if owners is None else set(owners)
     if not stat.S_ISREG(info.st_mode):

@@ -68,8 +68,8 @@ def render(learned: Learned) -> str:
     lines += [f"{key} = {quoted(learned.scalars[key])}" for key in _SCALARS if key in learned.scalars]
     for key in _LISTS:
         lines += _list(key, learned.lists.get(key, ()))
-    for cache in learned.caches:
-        lines += _cache(*cache)
+    for name, path, plain in learned.caches:
+        lines += _cache(name, path, plain=plain)
     return "\n".join(lines) + "\n"
 
 
@@ -81,7 +81,7 @@ def _list(key: str, items: tuple[str, ...]) -> list[str]:
     return [f"{key} = [", *(f"  {quoted(item)}," for item in items), "]"]
 
 
-def _cache(name: str, path: str, plain: bool) -> list[str]:
+def _cache(name: str, path: str, *, plain: bool) -> list[str]:
     lines = ["", "[[caches]]", f"name = {quoted(name)}", f"path = {quoted(path)}"]
     return [*lines, "plain = true"] if plain else lines
 
@@ -124,7 +124,7 @@ def join(document: Document, new: Learned) -> str:
         found = re.search(rf"^{key}\s*=\s*\[", head, re.MULTILINE)
         lines = "\n".join(_list(key, items))
         head = f"{head[:found.end()]}{words}, {head[found.end():]}" if found else f"{_ended(head)}{lines}\n"
-    tail = _ended(tail) + "".join("\n".join(_cache(*cache)) + "\n" for cache in new.caches)
+    tail = _ended(tail) + "".join("\n".join(_cache(name, path, plain=plain)) + "\n" for name, path, plain in new.caches)
     text = head + ("\n" if tail and not head.endswith("\n\n") and match else "") + tail
     _check(document, new, text)
     return text

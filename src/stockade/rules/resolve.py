@@ -371,13 +371,13 @@ class _Resolver:
         config: dict[str, ConfigSpec] = {}
         state: dict[str, StateSpec] = {}
         private: dict[str, Grant] = {}
+        for cache in (*(cache for profile in self.chain for cache in profile.caches), *self.settings.tried):
+            path = self._cache_path(None if cache.plain else cache.env, cache.path, cache.origin)
+            if path is not None and self._keep_from_file(path):
+                caches[cache.name] = CacheSpec(name=cache.name, path=path.path, env=cache.env, plain=cache.plain,
+                                               origin=cache.origin)
         for profile in self.chain:
             origin = profile.layer.origin
-            for cache in profile.caches:
-                path = self._cache_path(None if cache.plain else cache.env, cache.path, origin)
-                if path is not None and self._keep_from_file(path):
-                    caches[cache.name] = CacheSpec(name=cache.name, path=path.path, env=cache.env, plain=cache.plain,
-                                                       origin=origin)
             for made in profile.config:
                 sources = (expand(ref, self.places, origin) for ref in made.sources)
                 config[made.to] = ConfigSpec(filter=made.filter, to=made.to, env=made.env,

@@ -21,7 +21,7 @@ from stockade.rules.governance import SYSTEM_DIR, Policy, load_policy
 from stockade.rules.grants import Places
 from stockade.rules.layer import LAYER_KEYS, Layer, parse_layer
 from stockade.rules.names import CALLER_NAMES, check_tier
-from stockade.rules.profile import ProfileStore
+from stockade.rules.profile import CacheRef, ProfileStore
 from stockade.rules.request import Request, check_net
 from stockade.rules.roots import workspace_of
 from stockade.rules.tiers import CALLERS, Caller, ClassRow, parse
@@ -49,13 +49,17 @@ class ConfigFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything outside the request that one request depends on, read once."""
+    """Everything outside the request that one request depends on, read once.
+
+    ``tried``: caches that no profile has yet, to see what the box would be with them.
+    """
 
     places: Places
     policy: Policy
     state_home: StateHome
     profiles: ProfileStore
     files: tuple[ConfigFile, ...] = ()
+    tried: tuple[CacheRef, ...] = ()
 
     @property
     def cache_limit_bytes(self) -> int:

@@ -27,6 +27,6 @@ def test_a_field_cannot_forge_a_second_entry() -> None:
 
 
 def test_names_are_not_looked_up_over_a_socket() -> None:
-    assert "hosts: files dns" in accounts.nsswitch(True)
-    assert "hosts: files\n" in accounts.nsswitch(False)
-    assert "sss" not in accounts.nsswitch(True)
+    assert "hosts: files dns" in accounts.nsswitch(network=True)
+    assert "hosts: files\n" in accounts.nsswitch(network=False)
+    assert "sss" not in accounts.nsswitch(network=True)
