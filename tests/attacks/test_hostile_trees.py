@@ -81,7 +81,11 @@ def test_another_repository_of_the_user_does_not_become_writable(actor: Actor, t
     actor.sh(FORGED["commondir"].format(victim=f"{other}/.git"), cwd=tree)
     ops = [op("rewrite", path=f"{other}/.git/HEAD"), op("create", path=f"{other}/.git/refs/heads/new"), op("create", path=f"{other}/.git/hooks/post-commit")]
     worked(actor.bare(ops, cwd=tree))
-    failed_with(actor.box(ops, tier=tier, cwd=tree).answers, UNREACHABLE)
+    before = snapshot(actor.host(other))
+    run = actor.box([*ops, op("create", "twin", path=f"{tree}/made")], tier=tier, cwd=tree)
+    failed_with(run.answers, UNREACHABLE, but={"twin"})
+    assert run.answers["twin"]["errno"] is None, "the tree itself can be written"
+    assert changes(before, snapshot(actor.host(other))) == {}
     actor.remove(other)
 
 
@@ -128,8 +132,11 @@ def test_a_tree_cannot_refuse_its_own_box(actor: Actor, tree: str, tier: str, vi
     actor.put(f"{actor.home}/.ssh/id_rsa", "tree-needle\n")
     script = f"git init -q .; echo {actor.home}{victim} >.git/objects/info/alternates; git config core.hooksPath {actor.home}{victim}; git config include.path {actor.home}{victim}/x"
     actor.sh(script, cwd=tree)
-    run = actor.box([op("read", path=f"{actor.home}/.ssh/id_rsa")], tier=tier, cwd=tree)
-    failed_with(run.answers, UNREACHABLE)
+    ops = [op("read", path=f"{actor.home}/.ssh/id_rsa")]
+    worked(actor.bare(ops, cwd=tree))
+    run = actor.box([*ops, op("create", "twin", path=f"{tree}/made")], tier=tier, cwd=tree)
+    assert run.returncode == 0 and run.answers["twin"]["errno"] is None, "the box starts and works"
+    failed_with(run.answers, UNREACHABLE, but={"twin"})
 
 
 VENVS = {"itself": "home = {victim}\n", "its bin": "home = {victim}/bin\n", "with a version": "home = {victim}/bin\nversion = 3.11.2\nexecutable = {victim}/bin/python3\n"}
@@ -149,6 +156,7 @@ def test_a_virtual_environment_of_the_tree_grants_no_path_of_the_home(actor: Act
     job = actor.put(f"{tree}/ops.json", json.dumps(ops), 0o644)
     run = actor.run([f"{tree}/.venv/bin/python", PYTHON, script, job], tier=tier, cwd=tree, caller="repository")
     failed_with(run.with_answers(ops).answers, UNREACHABLE)
+    assert run.returncode == 0 and run.receipt["effective_tier"] == tier, run.raw
 
 
 @requirement("fs.home")

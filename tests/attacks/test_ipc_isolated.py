@@ -34,6 +34,8 @@ def test_objects_of_the_host_cannot_be_reached(actor: Actor, objects: list[Op], 
     failed_with({k: v for k, v in run.answers.items() if k != "abstract"}, {"ENOENT"})
     failed_with({"abstract": run.answers["abstract"]}, {"ECONNREFUSED"} if net == "none" else {"EPERM", "EACCES"})
     kept(run, "ipc.isolated", tier)
+    reached = [name for name, got in actor.bare(objects).items() if got["errno"] is None]
+    assert len(reached) == len(objects), "they were there all the time, unharmed"
 
 
 @requirement("ipc.isolated")
