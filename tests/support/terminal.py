@@ -24,9 +24,11 @@ from support.live import descendants, state_of, wait_until
 # Takes the terminal on standard input as its own, then becomes the program.
 TAKE = "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
 
-# Counts interrupts until it is asked.
-COUNT = ("import os, signal, sys\nn = [0]\ndef on_int(*a): n[0] += 1; os.write(1, b'interrupted ')\nsignal.signal(2, on_int)\n"
-         "print('ready', flush=True)\nsys.stdin.readline()\nprint('count', n[0], '.', flush=True)")
+# Counts interrupts until it is asked. A handler alone would miss one that comes just before the read begins:
+# the interpreter runs it after the read; its wake-up descriptor is written at once (signal.set_wakeup_fd).
+COUNT = ("import os, select, signal\nr, w = os.pipe()\nos.set_blocking(w, False)\nsignal.set_wakeup_fd(w)\nsignal.signal(2, lambda *a: None)\n"
+         "print('ready', flush=True)\nn = 0\nwhile r in select.select([0, r], [], [])[0]:\n"
+         "    n += len(os.read(r, 99))\n    os.write(1, b'interrupted ')\nprint('count', n, '.', flush=True)")
 # Says something, then reads a line.
 LINES = "print('one', flush=True)\nimport sys\nprint('got', sys.stdin.readline().strip(), '.', flush=True)"
 
