@@ -23,6 +23,7 @@ WAIT_S = 300
 NOOP_WAIT_S = 60
 NO_ANSWER = 124
 PYTHON_PEERS = {"sandlock": "sandlock", "nono": "nono-py", "postern": "postern"}
+SYSTEM_PROGRAMS = {"firejail": "firejail", "rg": "ripgrep", "socat": "socat"}  # sandbox-runtime asks for the last two
 NODE_PEERS = {"codex": "@openai/codex", "sandbox-runtime": "@anthropic-ai/sandbox-runtime"}
 
 
@@ -31,6 +32,9 @@ def fetch(tools: Path) -> None:
 
     Their newest releases are nobody's reviewed code and root may be here: wheels alone, and no scripts.
     """
+    missing = [package for program, package in SYSTEM_PROGRAMS.items() if shutil.which(program) is None]
+    if missing and os.geteuid() == 0 and shutil.which("apt-get"):
+        _try(tools, "system", ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-qq", "-y", "--no-install-recommends", *missing])
     python = tools / "python-peers"
     subprocess.run(["/usr/bin/python3", "-m", "venv", str(python)], check=True, capture_output=True)
     for name, package in PYTHON_PEERS.items():

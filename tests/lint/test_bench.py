@@ -90,6 +90,7 @@ def test_fetching_the_peers_runs_none_of_their_scripts(bench: dict[str, ModuleTy
         return subprocess.CompletedProcess(argv, 0, "", "")
 
     monkeypatch.setattr(others, "answer", answer)
+    monkeypatch.setattr(others, "SYSTEM_PROGRAMS", {})  # those are the distribution's, reviewed
     others.fetch(tmp_path)
     assert len(asked) == len(others.PYTHON_PEERS) + len(others.NODE_PEERS)
     for argv in asked:
