@@ -170,8 +170,15 @@ def _run(stage: Stage, chosen: Sequence[Attack], start: Start) -> _Ran:
     receipts: dict[str, Receipt] = {}
     for shape in SHAPES:
         mine = [attack for attack in chosen if attack.shape == shape.name]
-        if mine or shape.name == "plain":
+        if not mine and shape.name != "plain":
+            continue
+        try:
             outcomes.update(_session(stage, shape, mine, start, receipts))
+        except Refused as refused:
+            if refused.code != "policy_denied" or shape.name == "plain":
+                raise
+            why = f"no box of that kind may be made here ({refused.message})"
+            outcomes.update({attack.key: Outcome(attack=attack, state="not_tried", detail=why) for attack in mine})
     return _Ran(outcomes={attack.key: outcomes[attack.key] for attack in chosen}, receipts=receipts)
 
 

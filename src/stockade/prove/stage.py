@@ -39,7 +39,7 @@ OLD_S = 1_000_000_000
 class Stage:
     """Everything that is attacked. Open it with ``opened``."""
 
-    def __init__(self, base: str) -> None:
+    def __init__(self, base: str, process: Any = None) -> None:
         self.base = base
         self.home = f"{base}/home"
         self.project = f"{self.home}/project"
@@ -50,14 +50,13 @@ class Stage:
         self.outside = f"{base}/outside"
         self.fifo = f"{self.project}/leash"
         self.secret = f"planted-{secrets.token_hex(8)}"
-        self.memory = f"planted-{secrets.token_hex(8)}"
-        self.argument = f"planted-{secrets.token_hex(8)}"
+        self.memory = self.argument = ""
         self.key = 0x50000000 | secrets.randbits(24)
         self.name = f"stockade-prove-{secrets.token_hex(8)}"
         self.variables = samples.variables(self.secret)
         self.victim: dict[str, Any] = {}
         self.nice = 0
-        self._process: Any = None
+        self._process = process
 
     # -- the directory -----------------------------------------------------------------------------
 
@@ -126,18 +125,12 @@ class Stage:
 
     # -- the process outside -----------------------------------------------------------------------
 
-    def start_victim(self) -> None:
-        """Start the process that is attacked. Raises: LaunchFailed."""
+    def furnish(self) -> None:
+        """Have the process outside make what is attacked. Raises: LaunchFailed."""
         sockets = [f"{self.runtime}/{name}" for name in samples.RUNTIME_SOCKETS]
         sockets += [self.path(name) for name in samples.HOME_SOCKETS]
-        for path in sockets:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-        env = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", "PLANTED": self.memory}
-        argv = [*python(), f"{HERE}/victim.py", self.argument]
-        self._process = _exec.own_program(argv, env, cwd="/")
-        job = {"base": self.base, "secret": self.memory, "key": self.key, "queue": f"/{self.name}",
-               "shm_file": f"/dev/shm/{self.name}", "abstract": self.name, "sockets": sockets}
-        self.victim = self._ask(job)
+        self.victim = self._ask({"secret": self.memory, "key": self.key, "queue": f"/{self.name}", "sockets": sockets,
+                                 "shm_file": f"/dev/shm/{self.name}", "abstract": self.name})
 
     def signalled(self) -> bool:
         """Tell whether the victim got the attack's signal since the last look."""
@@ -151,20 +144,23 @@ class Stage:
         try:
             self._process.stdin.write(json.dumps(job).encode() + b"\n")
             self._process.stdin.flush()
-            ready = _exec.select_readable(self._process.stdout.fileno(), WAIT_S)
-            line = self._process.stdout.readline() if ready else b""
-            answer: dict[str, Any] = json.loads(line)
-        except (OSError, ValueError):
-            raise LaunchFailed("prove_failed", "process outside: got no answer, expected one") from None
-        return answer
+        except OSError:
+            raise _silent() from None
+        return _answer(self._process)
 
-    def close(self) -> None:
-        """End the victim, which removes everything."""
-        if self._process is not None:
-            self._process.stdin.close()
-            self._process.wait()
-            self._process.stdout.close()
-        _remove(self.base)
+
+def _answer(process: Any) -> dict[str, Any]:
+    """Return the next line of the process outside. Raises: LaunchFailed."""
+    try:
+        ready = _exec.select_readable(process.stdout.fileno(), WAIT_S)
+        answer: dict[str, Any] = json.loads(process.stdout.readline() if ready else b"")
+    except (OSError, ValueError):
+        raise _silent() from None
+    return answer
+
+
+def _silent() -> LaunchFailed:
+    return LaunchFailed("prove_failed", "process outside: got no answer, expected one")
 
 
 def python() -> list[str]:
@@ -175,12 +171,19 @@ def python() -> list[str]:
 @contextmanager
 def opened() -> Iterator[Stage]:
     """Make the stage, and remove it however this ends. Raises: LaunchFailed ``prove_failed``."""
-    stage = Stage(_new_directory())
+    memory, argument = (f"planted-{secrets.token_hex(8)}" for _ in range(2))
+    env = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", "PLANTED": memory}
+    places = [*_PLACES, tempfile.gettempdir()]
+    process = _exec.own_program([*python(), f"{HERE}/victim.py", argument, *places], env, cwd="/")
     before = {name: os.environ.get(name) for name in OUR_VARIABLES}
     try:
-        os.makedirs(stage.runtime, mode=0o700)
+        base = _answer(process)["base"]
+        if not base:
+            raise LaunchFailed("prove_failed", f"fixtures: cannot be written in any of {places}, expected one")
+        stage = Stage(base, process)
+        stage.memory, stage.argument = memory, argument
+        stage.furnish()
         stage.lay()
-        stage.start_victim()
         for name in OUR_VARIABLES:
             os.environ.pop(name, None)
         os.environ.update(HOME=stage.home, XDG_RUNTIME_DIR=stage.runtime)
@@ -190,16 +193,17 @@ def opened() -> Iterator[Stage]:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
-        stage.close()
+        _end(process)
 
 
-def _new_directory() -> str:
-    for place in (*_PLACES, tempfile.gettempdir()):
-        try:
-            return canonical(tempfile.mkdtemp(prefix="stockade-prove-", dir=place))
-        except OSError:
-            continue
-    raise LaunchFailed("prove_failed", "fixtures: no directory for temporary files can be written")
+def _end(process: Any) -> None:
+    """End the process outside: it removes everything, and this waits for it."""
+    try:
+        process.stdin.close()
+    except OSError:
+        pass  # it has ended
+    process.wait()
+    process.stdout.close()
 
 
 def _remove(path: str) -> None:

@@ -17,6 +17,7 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 
@@ -102,6 +103,8 @@ def drop_shared(made: dict[str, int], job: Job) -> None:
 def listen(job: Job) -> tuple[int, list[str]]:
     """Open the sockets; returns the port on the loopback and the paths that could be bound."""
     text, paths = job["secret"].encode(), list[str]()
+    for path in job["sockets"]:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     serve(bound("\0" + job["abstract"]), text)
     for path in job["sockets"]:
         try:
@@ -114,10 +117,25 @@ def listen(job: Job) -> tuple[int, list[str]]:
     return server.getsockname()[1], paths
 
 
+def new_directory(places: list[str]) -> str:
+    """Make the fixture directory; returns nothing when no place takes it."""
+    for place in places:
+        try:
+            return os.path.realpath(tempfile.mkdtemp(prefix="stockade-prove-", dir=place))
+        except OSError:
+            continue
+    return ""
+
+
+def tell(answer: Job) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
 def clear(base: str) -> None:
     """Remove the fixtures; a supervisor that ends just now may still write its record."""
     deadline = time.monotonic() + CLEAR_S
-    while os.path.lexists(base) and time.monotonic() < deadline:
+    while base and os.path.lexists(base) and time.monotonic() < deadline:
         for directory, _, _ in os.walk(base):
             try:
                 os.chmod(directory, 0o700)
@@ -133,9 +151,13 @@ def main() -> None:
     # Blocked and never handled: what is pending was sent, and nothing is lost between two looks.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     LIBC.prctl(PR_SET_PTRACER, ANYBODY, 0, 0, 0)
-    job = json.loads(sys.stdin.readline())
-    made: dict[str, int] = {}
+    # Made here and not by the one who asks, who may be killed at any moment: whoever makes it removes it.
+    base = new_directory(sys.argv[2:])
+    tell({"base": base})
+    job, made = json.loads(sys.stdin.readline() or "{}"), dict[str, int]()
     try:
+        if not job:
+            return
         secret = ctypes.create_string_buffer(job["secret"].encode())
         made = make_shared(job)
         port, paths = listen(job)
@@ -143,15 +165,12 @@ def main() -> None:
         os.write(descriptor, job["secret"].encode())
         told = {"pid": os.getpid(), "address": ctypes.addressof(secret), "descriptor": descriptor, "port": port,
                 "sockets": paths, "made": sorted(made)}
-        sys.stdout.write(json.dumps(told) + "\n")
-        sys.stdout.flush()
+        tell(told)
         for _ in sys.stdin:
-            got = bool(signal.sigtimedwait({signal.SIGUSR1}, 0))
-            sys.stdout.write(json.dumps({"signalled": got}) + "\n")
-            sys.stdout.flush()
+            tell({"signalled": bool(signal.sigtimedwait({signal.SIGUSR1}, 0))})
     finally:
         drop_shared(made, job)
-        clear(job["base"])
+        clear(base)
 
 
 if __name__ == "__main__":
