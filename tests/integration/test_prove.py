@@ -68,6 +68,15 @@ def test_every_promise_holds_here_and_nothing_stays(actor: Actor) -> None:
     assert sorted(str(path) for path in actor.host(actor.home).iterdir()) == before
 
 
+@requirement("prove.nothing_broken")
+def test_numbers_of_processes_that_a_box_has_too_confuse_nothing(user: Actor) -> None:
+    """In a container numbers begin anew, and the attacked process has that of a process in the box."""
+    container = ["bwrap", "--dev-bind", "/", "/", "--proc", "/proc", "--unshare-user", "--unshare-pid"]
+    said = stockade(user, "prove", "--tier", "standard", "--json", before=container)
+    assert said.status == 0, said.err or said.out
+    assert {states(said.json())["standard"][name] for name in ("proc.no_control", "proc.invisible")} == {"kept"}
+
+
 @requirement("prove.bare_first")
 def test_what_does_not_work_without_a_box_is_never_called_kept(user: Actor) -> None:
     document = stockade(user, "prove", "--json", "--tier", "standard").json()

@@ -49,10 +49,11 @@ def _tiers(text: str | None) -> tuple[Tier, ...]:
 
 def _print(proof: Proof) -> None:
     say(_answer(proof))
-    columns = [*proof.trials, *([proof.peer] if proof.peer else [])]
+    columns = [trial for trial in (*proof.trials, *([proof.peer] if proof.peer else [])) if trial.findings]
     rows = [[promise.id, *(_cell(trial, promise.id) for trial in columns)] for promise in PROMISES]
     rows = [row for row in rows if any(cell != "-" for cell in row[1:])]
-    table(rows, head=("PROMISE", *(trial.name.upper() for trial in columns)), indent="  ")
+    if rows:
+        table(rows, head=("PROMISE", *(trial.name.upper() for trial in columns)), indent="  ")
     for line in _notes(proof):
         say(clean(line))
 
@@ -76,7 +77,7 @@ def _answer(proof: Proof) -> str:
 def _cell(trial: Trial, promise: str) -> str:
     item = trial.of(promise)
     if item is None:
-        return "-" if not trial.code else "?"
+        return "-"
     if item.state in ("open", "stopped"):
         return f"{item.count('worked')} of {item.tried} worked"
     stopped = f" {item.count('stopped')}/{item.tried}" if item.tried else ""
@@ -89,7 +90,7 @@ def _notes(proof: Proof) -> Iterator[str]:
             if item.state != "kept":
                 yield f"{trial.name} {item.promise}: {item.state.replace('_', ' ')}{item.reason and f': {item.reason}'}"
                 yield from (f"  {outcome.attack.name}: worked: {outcome.detail}" for outcome in _worked(item)[:_SHOWN])
-    for trial in proof.unanswered:
+    for trial in proof.unanswered if proof.broken else proof.unanswered[1:]:  # the answer says the first
         yield f"{trial.name}: {trial.code}: {trial.reason}"
     idle = [outcome for outcome in proof.bare if outcome.state == "not_tried"]
     if idle:

@@ -79,7 +79,7 @@ def read(op: Op) -> Any:
 
 def read_start(op: Op) -> Any:
     """Read from the start, wherever the one who has it open stands."""
-    return text_of(os.pread(os.open(op["path"], os.O_RDONLY), MAX_VALUE, 0))
+    return text_of(os.pread(os.open(op["path"], os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY), MAX_VALUE, 0))
 
 
 def listing(op: Op) -> Any:
@@ -471,7 +471,8 @@ def collected(descriptor: int) -> bytes:
 
 
 def main() -> None:
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    # The number of a process outside may be that of one in here, where numbers begin anew.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     if sys.argv[1:] == ["below"]:
         # Without a box too there is a parent with the same environment, as a box has its init.
         global PARENT
