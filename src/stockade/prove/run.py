@@ -7,6 +7,7 @@ is never read as kept. Read next: ``model.py`` (how states are made), ``cli/prov
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -192,7 +193,7 @@ def _session(stage: Stage, shape: Shape, mine: Sequence[Attack], start: Start,
             _control(stage, session)
         for attack in mine:
             got = _attacked(stage, session, attack)
-            if not _made(attack, got) and start is not sessions.bare:
+            if start is not sessions.bare and not _made(stage, attack, got):
                 raise session.silent(attack.name)
             if attack.late:
                 late.append((attack, got))
@@ -208,15 +209,15 @@ def _session(stage: Stage, shape: Shape, mine: Sequence[Attack], start: Start,
     return found
 
 
-def _made(attack: Attack, got: Answer) -> bool:
+def _made(stage: Stage, attack: Attack, got: Answer) -> bool:
     """Tell whether the kernel gave an answer: an attack that was late, or that failed by itself, was not stopped.
 
-    Leaving a process behind has to work in every place, else its death shows nothing.
+    Leaving a process behind has to work in every place, on the fifo that is looked at from outside, else its
+    death shows nothing.
     """
-    if got.errno is None:
-        return True
-    by_itself = got.errno == "ETIMEDOUT" or ":" in got.errno
-    return not by_itself and (attack.op["op"] != "stay" or got.errno == "ended")
+    if attack.op["op"] == "stay":
+        return got.errno == "ended" or got.value == os.stat(stage.fifo).st_ino
+    return got.errno is None or not (got.errno == "ETIMEDOUT" or ":" in got.errno)
 
 
 def _attacked(stage: Stage, session: Session, attack: Attack) -> Answer:
