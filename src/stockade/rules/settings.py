@@ -67,6 +67,10 @@ class Settings:
         given = (file.cache_limit_bytes for file in self.files)
         return next((limit for limit in given if limit is not None), CACHE_LIMIT_BYTES)
 
+    def says(self, caller: str, key: str) -> bool:
+        """Tell whether a file changed ``tier`` or ``net`` of a class row."""
+        return any(key in file.rows.get(caller, {}) for file in self.files)
+
     def row(self, caller: str) -> tuple[ClassRow, dict[str, str]]:
         """Return the class row as configuration left it, and the origin of tier and net."""
         row = CALLERS[Caller(caller)]
@@ -79,14 +83,15 @@ class Settings:
         return row, origins
 
 
-def load_settings(request: Request, *, system_dir: str = SYSTEM_DIR) -> Settings:
+def load_settings(request: Request, *, system_dir: str = SYSTEM_DIR, root_uid: int = 0) -> Settings:
     """Read policy, configuration and trust for one request.
 
+    Args: system_dir, root_uid: where the machine's files are and who owns them (tests have their own).
     Raises: ConfigError ``policy_invalid``, ``config_invalid``, ``state_home_invalid``.
     """
     environ = request.environ()
     own_config = config_home(environ)
-    policy = load_policy(str(own_config), system_dir=system_dir)
+    policy = load_policy(str(own_config), system_dir=system_dir, root_uid=root_uid)
     state = _state_home(environ, policy)
     places = Places(
         environ=environ, home=str(canonical(home_dir(env=environ))),
@@ -95,7 +100,7 @@ def load_settings(request: Request, *, system_dir: str = SYSTEM_DIR) -> Settings
     found = (
         load_project(request.cwd, state),
         _config_file(os.path.join(own_config, "config.toml"), owners=None),
-        _config_file(os.path.join(system_dir, "config.toml"), owners=(0,)),
+        _config_file(os.path.join(system_dir, "config.toml"), owners=(root_uid,)),
     )
     return Settings(places=places, policy=policy, state_home=state, profiles=ProfileStore(
         str(own_config), system_dir=system_dir), files=tuple(file for file in found if file is not None))
