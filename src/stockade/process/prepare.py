@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 
     from stockade.decision import Decision
     from stockade.host.facts import HostFacts
+    from stockade.paths import StateHome
     from stockade.plan.compile import Compiled
     from stockade.rules.profile import CacheRef
     from stockade.rules.resolve import Resolved
+    from stockade.rules.settings import Settings
 
 MAX_REMEMBERED = 128
 CACHE_LOOK_S = 3600  # a start with caches asks one stat() whether a look at their size is due
@@ -75,7 +77,9 @@ def _prepare(request: Request, *, stored: bool) -> Prepared:
         warm = _recall(key, env)
         if warm is not None:
             return _with_argv(warm, request)
-    prepared = _compiled(request, stored=stored)
+    from stockade.rules.settings import load_settings
+
+    prepared = _compiled(request, load_settings(request), stored=stored)
     if not stored and prepared.compiled is not None:
         _remember(key, prepared)
     return prepared
@@ -97,18 +101,29 @@ def tried(request: Request, caches: tuple[CacheRef, ...]) -> Prepared:
 
     Raises: Refused, ConfigError.
     """
-    return _compiled(request, stored=False, caches=caches)
+    from stockade.rules.settings import load_settings
+
+    return _compiled(request, replace(load_settings(request), tried=caches), make=not caches)
 
 
-def _compiled(request: Request, *, stored: bool, caches: tuple[CacheRef, ...] = ()) -> Prepared:
+def alone(request: Request, state: StateHome) -> Prepared:
+    """Compile a request with neither policy nor configuration: what the host gives, whatever its owner wants.
+
+    Raises: Refused, ConfigError.
+    """
+    from stockade.rules.settings import bare_settings
+
+    return _compiled(request, bare_settings(request, state))
+
+
+def _compiled(request: Request, settings: Settings, *, stored: bool = False, make: bool = True) -> Prepared:
     from stockade.decision import decide
     from stockade.host.active import active
     from stockade.host.probe import host_facts
     from stockade.plan.compile import compile_plan
     from stockade.rules.resolve import resolve
-    from stockade.rules.settings import load_settings
 
-    resolved = resolve(request, replace(load_settings(request), tried=caches))
+    resolved = resolve(request, settings)
     host = host_facts(resolved.state_home)
     decision = decide(active(), host, resolved)
     decision.raise_if_refused()
@@ -120,7 +135,7 @@ def _compiled(request: Request, *, stored: bool, caches: tuple[CacheRef, ...] = 
     compiled = None
     if decision.kind == "wrap":
         keep = tuple(name for name, _ in resolved.set_env) if stored else ()
-        compiled = compile_plan(resolved, host, decision, keep_env=keep, stored=stored, make=not caches)
+        compiled = compile_plan(resolved, host, decision, keep_env=keep, stored=stored, make=make)
     return Prepared(request=request, resolved=resolved, decision=decision, compiled=compiled)
 
 

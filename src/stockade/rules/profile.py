@@ -111,10 +111,14 @@ BUILT_IN, SYSTEM, USER, BY_PATH = range(4)
 
 
 class ProfileStore:
-    """Where profiles are found: built in, then system, then user; a later place wins."""
+    """Where profiles are found: built in, then system, then user; a later place wins.
 
-    def __init__(self, config_home: str, *, system_dir: str = SYSTEM_DIR) -> None:
-        self._dirs = ((SYSTEM, os.path.join(system_dir, "profiles")), (USER, os.path.join(config_home, "profiles")))
+    Without a configuration home: the built-in ones alone.
+    """
+
+    def __init__(self, config_home: str | None = None, *, system_dir: str = SYSTEM_DIR) -> None:
+        self._dirs = () if config_home is None else (
+            (SYSTEM, os.path.join(system_dir, "profiles")), (USER, os.path.join(config_home, "profiles")))
 
     def names(self) -> tuple[str, ...]:
         """Return every profile name, sorted."""

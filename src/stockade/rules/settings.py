@@ -93,10 +93,7 @@ def load_settings(request: Request, *, system_dir: str = SYSTEM_DIR, root_uid: i
     own_config = config_home(environ)
     policy = load_policy(str(own_config), system_dir=system_dir, root_uid=root_uid)
     state = _state_home(environ, policy)
-    places = Places(
-        environ=environ, home=str(canonical(home_dir(env=environ))),
-        homes=tuple(str(home) for home in homes(environ)), workspace=workspace_of(request.cwd),
-        state_home=str(canonical(state.path)), config_home=str(canonical(own_config)))
+    places = _places(request, state)
     found = (
         load_project(request.cwd, state),
         _config_file(os.path.join(own_config, "config.toml"), owners=None),
@@ -104,6 +101,22 @@ def load_settings(request: Request, *, system_dir: str = SYSTEM_DIR, root_uid: i
     )
     return Settings(places=places, policy=policy, state_home=state, profiles=ProfileStore(
         str(own_config), system_dir=system_dir), files=tuple(file for file in found if file is not None))
+
+
+def bare_settings(request: Request, state: StateHome) -> Settings:
+    """Return what a request stands under with neither policy nor configuration nor profiles of anybody.
+
+    For questions about the host alone: what its owners want must not change the answer.
+    """
+    return Settings(places=_places(request, state), policy=Policy(), state_home=state, profiles=ProfileStore())
+
+
+def _places(request: Request, state: StateHome) -> Places:
+    environ = request.environ()
+    return Places(
+        environ=environ, home=str(canonical(home_dir(env=environ))),
+        homes=tuple(str(home) for home in homes(environ)), workspace=workspace_of(request.cwd),
+        state_home=str(canonical(state.path)), config_home=str(canonical(config_home(environ))))
 
 
 def _state_home(environ: Mapping[str, str], policy: Policy) -> StateHome:
