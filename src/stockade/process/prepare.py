@@ -29,14 +29,13 @@ if TYPE_CHECKING:
     from stockade.host.facts import HostFacts
     from stockade.paths import StateHome
     from stockade.plan.compile import Compiled
+    from stockade.rules.looked import Looked
     from stockade.rules.profile import CacheRef
     from stockade.rules.resolve import Resolved
     from stockade.rules.settings import Settings
 
 MAX_REMEMBERED = 128
 CACHE_LOOK_S = 3600  # a start with caches asks one stat() whether a look at their size is due
-POLICY_PATHS = ("/etc/stockade", "/etc/stockade/policy.toml", "/etc/stockade/policy.d",
-                "/etc/stockade/config.toml", "/etc/stockade/profiles")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +48,7 @@ class Prepared:
     compiled: Compiled | None = field(default=None, repr=False)
 
 
-_remembered: OrderedDict[Request, tuple[Prepared, Witness]] = OrderedDict()
+_remembered: OrderedDict[Request, tuple[Prepared, Witness, Looked]] = OrderedDict()
 _lock = allocate_lock()
 
 
@@ -79,9 +78,11 @@ def _prepare(request: Request, *, stored: bool) -> Prepared:
             return _with_argv(warm, request)
     from stockade.rules.settings import load_settings
 
-    prepared = _compiled(request, load_settings(request), stored=stored)
-    if not stored and prepared.compiled is not None:
-        _remember(key, prepared)
+    settings = load_settings(request)
+    prepared = _compiled(request, settings, stored=stored)
+    # What was written just now may change once more within the same tick of the clock.
+    if not stored and prepared.compiled is not None and not settings.looked.fresh:
+        _remember(key, prepared, settings.looked)
     return prepared
 
 
@@ -190,35 +191,20 @@ def _recall(key: Request, env: Any) -> Prepared | None:
             _remembered.move_to_end(key)
     if entry is None:
         return None
-    prepared, witness = entry
-    return prepared if witness.still_true(env) else None
+    prepared, witness, looked = entry
+    return prepared if looked.still_true() and witness.still_true(env) else None
 
 
-def _remember(key: Request, prepared: Prepared) -> None:
+def _remember(key: Request, prepared: Prepared, looked: Looked) -> None:
     from stockade.plan import own
 
     assert prepared.compiled is not None
     witness = prepared.compiled.witness
-    witness.saw(*POLICY_PATHS, *_config_paths(prepared.resolved), own.PACKAGE)
-    witness.saw(os.path.join(own.PACKAGE, "_bin", "stockade-launch"))
+    witness.saw(own.PACKAGE, os.path.join(own.PACKAGE, "_bin", "stockade-launch"))
     with _lock:
-        _remembered[key] = (prepared, witness)
+        _remembered[key] = (prepared, witness, looked)
         while len(_remembered) > MAX_REMEMBERED:
             _remembered.popitem(last=False)
-
-
-def _config_paths(resolved: Resolved) -> list[str]:
-    home = resolved.config_home
-    found = [home, *(f"{home}/{name}" for name in ("config.toml", "policy.toml", "policy.d", "profiles"))]
-    for directory in ("/etc/stockade/policy.d", "/etc/stockade/profiles", f"{home}/profiles"):
-        try:
-            found += [os.path.join(directory, name) for name in sorted(os.listdir(directory))]
-        except OSError:
-            continue
-    found.append(os.path.join(resolved.workspace, ".stockade.toml"))
-    found.append(resolved.state_home.trust_file)
-    found += [name for name in resolved.profiles if name.startswith("/")]
-    return found
 
 
 def forget() -> None:

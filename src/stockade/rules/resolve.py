@@ -172,11 +172,12 @@ class _Resolver:
         named = self._scalar("tier", lambda value, rest: parse(value) >= (parse(rest) if rest else base.tier.value))
         tier = parse(named.value) if named else base.tier.value
         origin = named.origin if named else base.tier.origin
+        # Before the floor: a second policy that has one must not turn the refusal of the first into a box.
+        if tier == Tier.off and self.policy.deny_unconfined:
+            raise Refused("policy_denied", f"tier 'off': {self.policy.origin('deny_unconfined')} forbids it")
         if tier < self.policy.min_tier:
             self.notes.append(f"tier {tier} was raised to {self.policy.min_tier}: {self.policy.origin('min_tier')}")
             tier, origin = self.policy.min_tier, self.policy.origin("min_tier")
-        if tier == Tier.off and self.policy.deny_unconfined:
-            raise Refused("policy_denied", f"tier 'off': {self.policy.origin('deny_unconfined')} forbids it")
         self.values["tier"] = Sourced(value=str(tier), origin=origin)
         net = self._scalar("net", lambda value, rest: value == "none") or self._net_of_tier(base)
         if self.policy.max_net == "none" and net.value != "none":

@@ -20,6 +20,7 @@ from stockade.rules.files import Document, read_toml
 from stockade.rules.governance import SYSTEM_DIR, Policy, load_policy
 from stockade.rules.grants import Places
 from stockade.rules.layer import LAYER_KEYS, Layer, parse_layer
+from stockade.rules.looked import Looked
 from stockade.rules.names import CALLER_NAMES, check_tier
 from stockade.rules.profile import CacheRef, ProfileStore
 from stockade.rules.request import Request, check_net
@@ -51,7 +52,8 @@ class ConfigFile:
 class Settings:
     """Everything outside the request that one request depends on, read once.
 
-    ``tried``: caches that no profile has yet, to see what the box would be with them.
+    ``tried``: caches that no profile has yet, to see what the box would be with them; ``looked``: which
+    files that was, those included that were not there.
     """
 
     places: Places
@@ -60,6 +62,7 @@ class Settings:
     profiles: ProfileStore
     files: tuple[ConfigFile, ...] = ()
     tried: tuple[CacheRef, ...] = ()
+    looked: Looked = field(default_factory=Looked)
 
     @property
     def cache_limit_bytes(self) -> int:
@@ -91,16 +94,18 @@ def load_settings(request: Request, *, system_dir: str = SYSTEM_DIR, root_uid: i
     """
     environ = request.environ()
     own_config = config_home(environ)
-    policy = load_policy(str(own_config), system_dir=system_dir, root_uid=root_uid)
+    looked = Looked()
+    policy = load_policy(str(own_config), system_dir=system_dir, root_uid=root_uid, looked=looked)
     state = _state_home(environ, policy)
     places = _places(request, state)
     found = (
-        load_project(request.cwd, state),
-        _config_file(os.path.join(own_config, "config.toml"), owners=None),
-        _config_file(os.path.join(system_dir, "config.toml"), owners=(root_uid,)),
+        load_project(request.cwd, state, looked),
+        _config_file(os.path.join(own_config, "config.toml"), looked),
+        _config_file(os.path.join(system_dir, "config.toml"), looked, owners=(root_uid,)),
     )
-    return Settings(places=places, policy=policy, state_home=state, profiles=ProfileStore(
-        str(own_config), system_dir=system_dir), files=tuple(file for file in found if file is not None))
+    store = ProfileStore(str(own_config), system_dir=system_dir, root_uid=root_uid, looked=looked)
+    return Settings(places=places, policy=policy, state_home=state, profiles=store, looked=looked,
+                    files=tuple(file for file in found if file is not None))
 
 
 def bare_settings(request: Request, state: StateHome) -> Settings:
@@ -130,19 +135,19 @@ def _state_home(environ: Mapping[str, str], policy: Policy) -> StateHome:
     return state
 
 
-def project_document(cwd: str) -> Document | None:
+def project_document(cwd: str, looked: Looked | None = None) -> Document | None:
     """Return the project's ``.stockade.toml`` at the git top level above ``cwd``, or None."""
-    top = git_top(cwd)
+    top = git_top(cwd) if looked is None else looked.top_above(cwd)
     if top is None:
         return None
     # A root caller in somebody's checkout reads that person's file; trust is by digest anyway.
     owners = {0, os.geteuid(), os.stat(top).st_uid}
-    return read_toml(os.path.join(top, PROJECT_FILE), "config_invalid", owners=owners)
+    return read_toml(os.path.join(top, PROJECT_FILE), "config_invalid", owners=owners, looked=looked)
 
 
-def load_project(cwd: str, state: StateHome) -> ConfigFile | None:
+def load_project(cwd: str, state: StateHome, looked: Looked | None = None) -> ConfigFile | None:
     """Read the project file; it may only narrow until a person trusted its content."""
-    document = project_document(cwd)
+    document = project_document(cwd, looked)
     if document is None:
         return None
     document.check_keys(document.data, _PROJECT_KEYS)
@@ -152,7 +157,7 @@ def load_project(cwd: str, state: StateHome) -> ConfigFile | None:
             # The digest that was trusted covers this file, not another one that it points to.
             raise document.error(f"key 'profile': got the path {name!r}, expected a profile name", "profile")
     return ConfigFile(layer=parse_layer(document, f"project {document.path}"), profiles=profiles,
-                      narrow_only=not is_trusted(state, document))
+                      narrow_only=not is_trusted(state, document, looked))
 
 
 def _profiles(document: Document) -> tuple[str, ...]:
@@ -160,8 +165,8 @@ def _profiles(document: Document) -> tuple[str, ...]:
     return document.strings("profile", {"profile": [value] if isinstance(value, str) else value})
 
 
-def _config_file(path: str, *, owners: tuple[int, ...] | None) -> ConfigFile | None:
-    document = read_toml(path, "config_invalid", owners=owners)
+def _config_file(path: str, looked: Looked, *, owners: tuple[int, ...] | None = None) -> ConfigFile | None:
+    document = read_toml(path, "config_invalid", owners=owners, looked=looked)
     if document is None:
         return None
     document.check_keys(document.data, _CONFIG_KEYS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -222,7 +223,7 @@ def one_world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return made
 
 
-@settings(max_examples=250)
+@settings(max_examples=int(os.environ.get("STOCKADE_POLICY_EXAMPLES", "100")))
 @given(first=POLICIES, second=POLICIES, hard=PROFILES, loose=PROFILES, wide=PROFILES, config=CONFIGS, options=REQUESTS,
        command=COMMANDS)
 def test_no_policy_file_raises_what_a_box_may_do(one_world: World, first: dict[str, Any], second: dict[str, Any],
