@@ -112,13 +112,16 @@ def parse_toml(path: str, code: str, raw: bytes) -> Document:
     except RecursionError:
         raise _invalid(path, code, "nested too deeply") from None
     except ValueError as error:  # TOMLDecodeError, UnicodeDecodeError, and int() of thousands of digits
-        raise _invalid(path, code, str(error)) from None
+        raise _invalid(path, code, str(error), lines=raw.count(b"\n") + (not raw.endswith(b"\n"))) from None
     return Document(path=path, code=code, data=data, text=text)
 
 
-def _invalid(path: str, code: str, reason: str) -> ConfigError:
-    line = re.search(r"\(at line (\d+)", reason)
-    return ConfigError(code, f"file {path!r}: not valid TOML: {reason}", path=path, line=int(line[1]) if line else None)
+def _invalid(path: str, code: str, reason: str, lines: int = 0) -> ConfigError:
+    """Return the error of the parser, whose words name a line; "end of document" is the last of ``lines``."""
+    found = re.search(r"\(at line (\d+)", reason)
+    line = int(found[1]) if found else lines if "(at end of document)" in reason else None
+    where = f"{path!r} line {line}" if line else repr(path)
+    return ConfigError(code, f"file {where}: not valid TOML: {reason}", path=path, line=line)
 
 
 def _check_keys_are_short(text: str) -> None:

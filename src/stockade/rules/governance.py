@@ -126,10 +126,10 @@ def _system_files(system_dir: str, root_uid: int, looked: Looked | None) -> Iter
 def parse_policy(document: Document) -> Policy:
     """Check one policy file. Raises: ConfigError ``policy_invalid`` with file, line and reason."""
     table = document.data
-    document.check_keys(table, _KEYS)
+    document.check_keys(table, _CHECKS)
     found: dict[str, Any] = {}
     for key, value in table.items():
-        name, check = _KEYS[key]
+        name, check = _CHECKS[key]
         found[name] = check(document, key, value)
     return Policy(**found, origins=tuple((key, document.path) for key in table))
 
@@ -216,7 +216,7 @@ def _retention(document: Document, key: str, value: Any) -> Any:
     return document.checked(key, lambda item: units.seconds(key, item), value)
 
 
-_KEYS: Mapping[str, tuple[str, Check]] = {
+_CHECKS: Mapping[str, tuple[str, Check]] = {
     "min_tier": ("min_tier", _tier),
     "max_net": ("max_net", _net),
     "deny_grants": ("deny_grants", _words(_grant)),
@@ -227,3 +227,5 @@ _KEYS: Mapping[str, tuple[str, Check]] = {
     "state_home": ("state_home", _path),
     "retention": ("retention_s", _retention),
 }
+# Each key of a policy file, and the field of ``Policy`` that holds it.
+KEYS: Mapping[str, str] = {key: field for key, (field, _) in _CHECKS.items()}
