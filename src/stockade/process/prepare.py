@@ -171,8 +171,8 @@ def make_state_home(resolved: Resolved) -> None:
 
 
 def _key(request: Request) -> Request:
-    """Two commands of one program share a plan: only argv[0] and the switches matter."""
-    return replace(request, argv=request.argv[:1])
+    """Two commands of one program share a plan: only what picks a profile and the switches matter."""
+    return replace(request, argv=request.argv[:3 if request.argv[1:2] == ("-m",) else 1])
 
 
 def _with_argv(warm: Prepared, request: Request) -> Prepared:
@@ -192,7 +192,7 @@ def _recall(key: Request, env: Any) -> Prepared | None:
     if entry is None:
         return None
     prepared, witness, looked = entry
-    return prepared if looked.still_true() and witness.still_true(env) else None
+    return prepared if looked.still_true(env) and witness.still_true(env) else None
 
 
 def _remember(key: Request, prepared: Prepared, looked: Looked) -> None:

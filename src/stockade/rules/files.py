@@ -28,10 +28,6 @@ MAX_BYTES = 1 << 20  # far above any real file; a FIFO or device given as one mu
 MAX_KEY_PARTS = 32
 MAX_DEPTH = 16
 _INTEGERS = range(-(1 << 63), 1 << 63)  # TOML 1.0: what every reader must take; Python prints no longer ones
-# Strings and comments, also unended ones. Each repetition ends with what may be absent, so none is tried twice; not
-# possessive, which Python 3.11 gets wrong beside a lookahead.
-_QUOTED = re.compile(r'''"{3}(?:[^"\\]+|\\.|"(?!""))*(?:"{3,5})?|'{3}(?:[^']+|'(?!''))*(?:'{3,5})?'''
-                     r'''|"(?:[^"\\\n]+|\\.)*"?|'[^'\n]*'?|#[^\n]*''', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +121,11 @@ def _invalid(path: str, code: str, reason: str, lines: int = 0) -> ConfigError:
 
 
 def _check_keys_are_short(text: str) -> None:
-    for part in re.split(r"[\n,={]", _QUOTED.sub("s", text)):
+    # Strings and comments, also unended ones. Each repetition ends with what may be absent, so none is tried twice; not
+    # possessive, which Python 3.11 gets wrong beside a lookahead. Compiled here: most starts read no TOML.
+    quoted = re.compile(r"""  "{3}(?:[^"\\]+|\\.|"(?!""))*(?:"{3,5})?  |  '{3}(?:[^']+|'(?!''))*(?:'{3,5})?
+                           |  "(?:[^"\\\n]+|\\.)*"?  |  '[^'\n]*'?  |  \#[^\n]*  """, re.DOTALL | re.VERBOSE)
+    for part in re.split(r"[\n,={]", quoted.sub("s", text)):
         if part.count(".") >= MAX_KEY_PARTS:
             raise ValueError(f"a key of more than {MAX_KEY_PARTS} parts")
 

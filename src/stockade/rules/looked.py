@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 from time import time_ns
 
 from stockade.paths import git_top, parents
@@ -22,11 +23,12 @@ TICK_NS = 2_000_000_000
 class Looked:
     """Collects while one request is resolved; then only compares."""
 
-    __slots__ = ("_files", "_tops", "fresh")
+    __slots__ = ("_files", "_tops", "_names", "fresh")
 
     def __init__(self) -> None:
         self._files: dict[str, Identity] = {}
         self._tops: dict[str, Identity] = {}
+        self._names: dict[str, str | None] = {}
         self.fresh = False
 
     def at(self, path: str) -> None:
@@ -34,6 +36,10 @@ class Looked:
         if path not in self._files:
             found = self._files[path] = _target(path)
             self.fresh = self.fresh or (found is not None and found[-1] > time_ns() - TICK_NS)
+
+    def variable(self, env: Mapping[str, str], name: str) -> None:
+        """Remember a variable by which a place was named."""
+        self._names[name] = env.get(name)
 
     def top_above(self, cwd: str) -> str | None:
         """Return the git top level above ``cwd``, and remember what made it that one.
@@ -48,9 +54,10 @@ class Looked:
                 break
         return top
 
-    def still_true(self) -> bool:
+    def still_true(self, env: Mapping[str, str]) -> bool:
         """Tell whether every name leads to what it led to, unchanged."""
-        return (all(_target(path) == seen for path, seen in self._files.items())
+        return (all(env.get(name) == value for name, value in self._names.items())
+                and all(_target(path) == seen for path, seen in self._files.items())
                 and all(_mark(level) == seen for level, seen in self._tops.items()))
 
 

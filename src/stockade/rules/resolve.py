@@ -393,7 +393,7 @@ class _Resolver:
                 "state": tuple(state.values()), "private": tuple(private.values()), "inner_sandbox": inner}
 
     def _cache_path(self, env: str | None, ref: PathRef, origin: str) -> Grant | None:
-        if env and self.places.environ.get(env, "").startswith("/"):
+        if env and self.places.variable(env).startswith("/"):
             return expand(PathRef(text=f"${env}"), self.places, origin)
         return expand(ref, self.places, origin)
 

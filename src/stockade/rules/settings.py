@@ -97,7 +97,9 @@ def load_settings(request: Request, *, system_dir: str = SYSTEM_DIR, root_uid: i
     looked = Looked()
     policy = load_policy(str(own_config), system_dir=system_dir, root_uid=root_uid, looked=looked)
     state = _state_home(environ, policy)
-    places = _places(request, state)
+    for name in ("STOCKADE_HOME", "STATE_DIRECTORY"):
+        looked.variable(environ, name)
+    places = _places(request, state, looked)
     found = (
         load_project(request.cwd, state, looked),
         _config_file(os.path.join(own_config, "config.toml"), looked),
@@ -116,12 +118,12 @@ def bare_settings(request: Request, state: StateHome) -> Settings:
     return Settings(places=_places(request, state), policy=Policy(), state_home=state, profiles=ProfileStore())
 
 
-def _places(request: Request, state: StateHome) -> Places:
+def _places(request: Request, state: StateHome, looked: Looked | None = None) -> Places:
     environ = request.environ()
     return Places(
         environ=environ, home=str(canonical(home_dir(env=environ))),
         homes=tuple(str(home) for home in homes(environ)), workspace=workspace_of(request.cwd),
-        state_home=str(canonical(state.path)), config_home=str(canonical(config_home(environ))))
+        state_home=str(canonical(state.path)), config_home=str(canonical(config_home(environ))), looked=looked)
 
 
 def _state_home(environ: Mapping[str, str], policy: Policy) -> StateHome:

@@ -140,9 +140,9 @@ def test_commits_of_a_repository_do_not_make_a_start_cold(world: World) -> None:
     assert seen.top_above(f"{world.repo}/sub") == str(world.repo)
     put(world.repo / ".git/HEAD.lock", "ref: refs/heads/other\n")
     (world.repo / ".git/HEAD.lock").rename(world.repo / ".git/HEAD")
-    assert seen.still_true()
+    assert seen.still_true({})
     (world.repo / ".git/HEAD").unlink()
-    assert not seen.still_true()
+    assert not seen.still_true({})
 
 
 def test_trust_that_is_given_or_taken_back_counts(world: World) -> None:
@@ -154,6 +154,33 @@ def test_trust_that_is_given_or_taken_back_counts(world: World) -> None:
     assert prepared(world).resolved.tier == Tier.standard
     trust.untrust(state, document.path)
     assert prepared(world).resolved.tier == Tier.guarded
+
+
+@pytest.mark.parametrize("name", ["TOOL_DIR", "STOCKADE_HOME"])
+def test_a_variable_that_a_file_or_the_state_home_is_named_by_counts(world: World, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, value in {**world.env, "TOOL_DIR": f"{world.home}/a"}.items():
+        monkeypatch.setenv(variable, value)
+    for directory in ("a", "b"):
+        (world.home / directory).mkdir()
+    world.config('read = ["$TOOL_DIR"]\n')
+
+    def start() -> warm.Prepared:
+        return warm.prepare(build_request(["/bin/true"], cwd=world.repo, caller="operator"))
+    first = start()
+    assert start() is first
+    monkeypatch.setenv(name, f"{world.home}/b")
+    again = start().resolved
+    assert again != first.resolved
+    assert f"{world.home}/b" in ([grant.path for grant in again.read] if name == "TOOL_DIR" else [again.state_home.path])
+
+
+def test_a_word_that_picks_a_profile_picks_it_for_a_warm_start_too(world: World) -> None:
+    def start(*argv: str) -> warm.Prepared:
+        return warm.prepare(build_request(list(argv), env=world.env, cwd=world.repo, caller="auto"))
+    assert start("python3", "-m", "http.server").resolved.tier == Tier.guarded
+    assert start("python3", "-m", "pip", "list").resolved.tier == Tier.strict
+    assert start("python3", "-m", "http.server", "1").resolved.tier == Tier.guarded
+    assert start("python3", "-c", "0").compiled is not None
 
 
 # -- during the preparation --------------------------------------------------------------------------
