@@ -89,16 +89,14 @@ class Settings:
 def load_settings(request: Request, *, system_dir: str = SYSTEM_DIR, root_uid: int = 0) -> Settings:
     """Read policy, configuration and trust for one request.
 
+    Where they lie is this process's to say, never the request's ``env``.
     Args: system_dir, root_uid: where the machine's files are and who owns them (tests have their own).
     Raises: ConfigError ``policy_invalid``, ``config_invalid``, ``state_home_invalid``.
     """
-    environ = request.environ()
-    own_config = config_home(environ)
+    own_config = config_home(os.environ)
     looked = Looked()
     policy = load_policy(str(own_config), system_dir=system_dir, root_uid=root_uid, looked=looked)
-    state = _state_home(environ, policy)
-    for name in ("STOCKADE_HOME", "STATE_DIRECTORY"):
-        looked.variable(environ, name)
+    state = _state_home(policy)
     places = _places(request, state, looked)
     found = (
         load_project(request.cwd, state, looked),
@@ -123,14 +121,14 @@ def _places(request: Request, state: StateHome, looked: Looked | None = None) ->
     return Places(
         environ=environ, home=str(canonical(home_dir(env=environ))),
         homes=tuple(str(home) for home in homes(environ)), workspace=workspace_of(request.cwd),
-        state_home=str(canonical(state.path)), config_home=str(canonical(config_home(environ))), looked=looked)
+        state_home=str(canonical(state.path)), config_home=str(canonical(config_home(os.environ))), looked=looked)
 
 
-def _state_home(environ: Mapping[str, str], policy: Policy) -> StateHome:
+def _state_home(policy: Policy) -> StateHome:
     if policy.state_home is None:
-        return state_home(environ, create=False)
+        return state_home(os.environ, create=False)
     # Falling back to another place would keep the record where the policy does not look.
-    state = state_home({**environ, "STOCKADE_HOME": policy.state_home}, create=False)
+    state = state_home({**os.environ, "STOCKADE_HOME": policy.state_home}, create=False)
     if state.ephemeral:
         raise ConfigError("state_home_invalid", f"state home {policy.state_home!r} of "
                           f"{policy.origin('state_home')}: cannot be written")

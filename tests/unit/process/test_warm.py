@@ -10,19 +10,23 @@ from typing import Any
 
 import pytest
 
+from stockade.paths import OUR_VARIABLES
 from stockade.process import prepare as warm
 from stockade.rules import looked, settings, trust
 from stockade.rules.request import build_request
 from stockade.rules.settings import load_settings, project_document
 from stockade.rules.tiers import Tier
-from support.world import World
+from unit.rules.world import World
 
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """A world whose files are old enough to be known by their times, and no memory of other tests."""
     made = World(tmp_path.resolve())
-    made.env |= {"STOCKADE_HOME": str(tmp_path / "state")}
+    for name in OUR_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(made.home))
+    monkeypatch.setenv("STOCKADE_HOME", str(tmp_path / "state"))
 
     def load(request: Any, **_: Any) -> settings.Settings:
         return load_settings(request, system_dir=str(made.etc), root_uid=os.geteuid())

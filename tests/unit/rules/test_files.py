@@ -16,18 +16,17 @@ from hypothesis import strategies as st
 
 from stockade.errors import ConfigError
 from stockade.rules.files import MAX_KEY_PARTS, parse_toml
-from support.world import World
+from unit.rules.world import World
 
 # The slowest took two minutes before; none takes a second on an idle machine.
 BOUND_S = 30.0
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = World(tmp_path.resolve())
+def world(world: World) -> World:
     for directory in ("policy.d", "profiles"):
-        (made.etc / directory).mkdir(mode=0o755)
-    return made
+        (world.etc / directory).mkdir(mode=0o755)
+    return world
 
 
 def fifo(path: Path) -> None:
@@ -165,8 +164,9 @@ def test_the_users_own_policy_is_not_for_others_to_write_or_remove(world: World)
     assert (caught.value.code, caught.value.path) == ("policy_invalid", str(world.conf))
 
 
-def test_an_account_whose_home_is_no_directory_has_no_files(world: World) -> None:
-    world.env |= {"HOME": "/dev/null", "STOCKADE_HOME": str(world.home / "state")}
+def test_an_account_whose_home_is_no_directory_has_no_files(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/dev/null")
+    monkeypatch.setenv("STOCKADE_HOME", str(world.home / "state"))
     assert world.resolve(cwd="/").policy.origins == ()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,19 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stockade.errors import ConfigError, Refused
-from stockade.paths import is_below
+from stockade.paths import OUR_VARIABLES, is_below
 from stockade.plan.inputs import is_harmless, socket_paths
 from stockade.rules.governance import Policy, intersect
 from stockade.rules.resolved import Resolved
 from stockade.rules.tiers import Tier
-from support.world import World
+from unit.rules.world import World
 
 CACHES = ("off", "ephemeral", "keep")
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path.resolve())
 
 
 # -- a profile that policy forbids, or that argv[0] picked ------------------------------------------
@@ -217,10 +212,14 @@ def _resolved(world: World, command: tuple[str, ...], options: dict[str, Any]) -
 
 
 @pytest.fixture(scope="module")
-def one_world(tmp_path_factory: pytest.TempPathFactory) -> World:
+def one_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     made = World(tmp_path_factory.mktemp("world").resolve())
     (made.etc / "policy.d").mkdir(mode=0o755)
-    return made
+    with pytest.MonkeyPatch.context() as patch:
+        for name in OUR_VARIABLES:
+            patch.delenv(name, raising=False)
+        patch.setenv("HOME", str(made.home))
+        yield made
 
 
 @settings(max_examples=int(os.environ.get("STOCKADE_POLICY_EXAMPLES", "100")))

@@ -15,12 +15,7 @@ from stockade.rules.load import load_list, profile_data, profile_names
 from stockade.rules.match import matches
 from stockade.rules.settings import project_document
 from stockade.rules.tiers import CALLERS, Caller, Tier
-from support.world import World
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path.resolve())
+from unit.rules.world import World
 
 
 @pytest.mark.parametrize("caller", [str(c) for c in CALLERS if c != Caller.FIRST_PARTY])

@@ -1,7 +1,4 @@
-"""A home with a repository, and the files that a request is resolved from.
-
-Owns: a directory in the place of /etc/stockade. What belongs to root there belongs to the account of the test run.
-"""
+"""A home with a repository and configuration files on demand, for the tests of requests."""
 
 from __future__ import annotations
 
@@ -18,7 +15,10 @@ HEAD = 'schema = "profile.v1"\ndescription = "d"\n'
 
 
 class World:
-    """A home with a repository in it, an empty system directory, and files on demand."""
+    """A home with a repository in it, an empty system directory, and files on demand.
+
+    What belongs to root in /etc/stockade belongs to the account of the test run there.
+    """
 
     def __init__(self, base: Path) -> None:
         self.home, self.etc = base / "home", base / "etc"
