@@ -97,7 +97,7 @@ def probe(host: HostFacts, state: StateHome) -> BackendVerdict:
     in_the_way: list[Error] = []
     for tier, net in PROBES:
         try:
-            kept &= _kept(host, tier, net) | _higher_than(tier)
+            kept &= _kept(host, state, tier, net) | _higher_than(tier)
         except (LaunchFailed, Refused) as err:
             if err.code in BROKEN:
                 raise  # package and launcher do not fit: that says nothing about the host
@@ -116,18 +116,22 @@ def _higher_than(tier: str) -> set[str]:
     return set(PROMISE_IDS) - made
 
 
-def _kept(host: HostFacts, tier: str, net: str) -> set[str]:
-    """Start the launcher's own --version in a box and return the promises it kept."""
+def _kept(host: HostFacts, state: StateHome, tier: str, net: str) -> set[str]:
+    """Start the launcher's own --version in a box and return the promises it kept.
+
+    Policy and configuration stay out of it: what their owners deny says nothing about the host.
+    """
     from stockade.plan.compile import compile_plan
     from stockade.process import _exec
     from stockade.rules.request import build_request
     from stockade.rules.resolve import resolve
+    from stockade.rules.settings import bare_settings
 
     launcher = _exec.launcher_path()
     request = build_request([launcher, "--version", "--json"], tier=tier, net=net, cwd="/",
                             read=[os.path.dirname(launcher)], caller="document", cache="off",
                             accept=["standard"])
-    compiled = compile_plan(resolve(request), host, _asked(Tier[tier]))
+    compiled = compile_plan(resolve(request, bare_settings(request, state)), host, _asked(Tier[tier]))
     launch = _exec.Launch(argv=compiled.argv, plan=compiled.canonical, cwd=compiled.cwd,
                           binds=tuple(sorted(compiled.binds.items())), timeout_ms=TIMEOUT_MS)
     with _exec.Box(launch, stdin=_exec.DEVNULL, stdout=_exec.DEVNULL,
