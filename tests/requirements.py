@@ -104,6 +104,10 @@ FIELD_C = (
     _field("C.kernel_side_doors", "a datagram socketpair aimed at a host path and openat2 with a setuid mode fail", "measured"),
 )
 
+FIELD_D = (
+    _field("D.older_landlock", "with an older Landlock or none, namespaces alone keep every tier without a network; with the host's the one promise that is lost is named", "tiers, backends; landrun 11"),
+)
+
 END = (
     _field("end.quarantine", "new persistence points are moved away where that is the class's default, and nothing else is; a crash or a race loses none of them", "tiers, new persistence points"),
     _field("end.fail", "with --on-persistence fail a run that leaves persistence points, or may have, ends with a typed outcome and status 125", "interfaces, options"),
@@ -187,7 +191,7 @@ KNOWN_GAPS = {
     "no_debian_tools": "a tool of the system's packages is missing, and only root can install it",
 }
 
-NOW = PROMISES + LAUNCHER + FIELD_A + FIELD_B + FIELD_C + END + FIELD_F + INSTALL + LEARN + CACHES + AGENTS + FIELD_E
+NOW = PROMISES + LAUNCHER + FIELD_A + FIELD_B + FIELD_C + FIELD_D + END + FIELD_F + INSTALL + LEARN + CACHES + AGENTS + FIELD_E
 BY_ID = {entry.id: entry for entry in NOW + DEFERRED}
 
 

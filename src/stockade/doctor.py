@@ -72,8 +72,11 @@ class Health:
     @property
     def best(self) -> Tier:
         """The highest tier that was kept with every network."""
-        good = [tier for tier in ALL_TIERS if all(t.good for t in self.trials if t.tier == tier)]
-        return max(good) if self.trials and good else Tier.off
+        return min(self.best_with(net) for net in NETS)
+
+    def best_with(self, net: str) -> Tier:
+        """Return the highest tier that was kept with this network."""
+        return max((t.tier for t in self.trials if t.net == net and t.good), default=Tier.off)
 
 
 def examine(progress: Callable[[float], None] = lambda part: None) -> Health:
@@ -119,12 +122,14 @@ def _judged(tier: Tier, net: str, receipt: Receipt) -> Trial:
 def _fixes(host: HostFacts | None) -> list[Fix]:
     if host is None:
         return []
-    broken = [verdict for verdict in host.backends if verdict.code]
+    broken = [verdict for verdict in host.backends if verdict.code or verdict.remedy]
     return [fix for verdict in broken for fix in _fix(verdict)]
 
 
 def _fix(verdict: BackendVerdict) -> list[Fix]:
-    found = []
+    found: list[Fix] = []
+    if not verdict.code:
+        return [Fix(why=verdict.reason, commands=(f"# {verdict.remedy}",))]
     for name, wrong, right in (("user.max_user_namespaces", "0", "15000"),
                                ("kernel.unprivileged_userns_clone", "0", "1")):
         if sysctl(name) == wrong:

@@ -12,7 +12,7 @@ from typing import Any
 from stockade import doctor as examination
 from stockade.cli.grammar import Parsed, usage
 from stockade.cli.output import Progress, clean, emit, paint, say, table
-from stockade.doctor import Fix, Health, Trial
+from stockade.doctor import NETS, Fix, Health, Trial
 from stockade.errors import ConfigError
 from stockade.frozen import replace
 from stockade.rules.promises import required
@@ -67,6 +67,7 @@ def document(health: Health, wanted: Tier, applied: list[str]) -> dict[str, Any]
     """Return the examination as plain data."""
     return {
         "required": str(wanted), "reachable": health.best >= wanted, "best_tier": str(health.best),
+        "kept": {net: str(health.best_with(net)) for net in NETS},
         "place": {"where": health.place.where, "tier": health.place.tier and str(health.place.tier)},
         "host": health.host.to_json() if health.host else None,
         "launcher": examination.launcher_report(),
@@ -110,6 +111,10 @@ def _answer(health: Health, wanted: Tier) -> str:
         return f"{paint('good', 'green')}: {', '.join(names)} are kept here, with net none and host"
     first = next((t for t in health.trials if t.tier == wanted and not t.good), None)
     why = "" if first is None else f": {first.code}: {first.reason}" if first.code else f": lost {' '.join(first.lost)}"
+    here = [net for net in NETS if health.best_with(net) >= wanted]
+    if here:
+        answer = f"{wanted} is kept here with net {here[0]}, not with net {first.net if first else 'host'}"
+        return f"{paint(answer, 'yellow')}{clean(why)}"
     return f"{paint(f'{wanted} is not kept here', 'red')}{clean(why)} (best: {health.best})"
 
 

@@ -51,7 +51,7 @@ class HostFacts:
         """Return the facts as plain data."""
         data = asdict(self)
         for row in data["backends"]:
-            row["keeps"] = sorted(row["keeps"])
+            row["keeps"], row["open_net"] = sorted(row["keeps"]), sorted(row["open_net"])
         return {"schema": "stockade.host.v1", **data}
 
 

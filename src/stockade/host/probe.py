@@ -19,14 +19,14 @@ from stockade.frozen import replace
 from stockade.host import facts
 from stockade.host.facts import HostFacts
 from stockade.paths import StateHome, atomic_write
-from stockade.rules.promises import PROMISE_IDS, required
+from stockade.rules.promises import PROMISE_IDS, PROMISES, required
 from stockade.rules.tiers import Tier
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-CACHE_SCHEMA = "stockade.probe.v1"
+CACHE_SCHEMA = "stockade.probe.v2"
 # strict without a network and guarded with the host's: together they use every mechanism.
 PROBES = (("strict", "none"), ("guarded", "host"))
 TIMEOUT_MS = 20_000
@@ -93,11 +93,11 @@ def probe(host: HostFacts, state: StateHome) -> BackendVerdict:
     if host.kernel < (5, 12):
         return _broken("no_backend", f"kernel {host.release} has no mount_setattr",
                        "use Linux 5.12 or later")
-    kept = set(PROMISE_IDS)
+    kept: dict[str, set[str]] = {}
     in_the_way: list[Error] = []
     for tier, net in PROBES:
         try:
-            kept &= _kept(host, tier, net) | _higher_than(tier)
+            kept[net] = _kept(host, tier, net) | _higher_than(tier)
         except (LaunchFailed, Refused) as err:
             if err.code in BROKEN:
                 raise  # package and launcher do not fit: that says nothing about the host
@@ -107,7 +107,26 @@ def probe(host: HostFacts, state: StateHome) -> BackendVerdict:
     if len(in_the_way) == len(PROBES):
         # Nothing was tried at all; what stands in the way is the answer, not "no backend".
         raise in_the_way[0]
-    return BackendVerdict(name="namespaces", keeps=frozenset(kept), namespaces=True, settled=not in_the_way)
+    return _verdict(host, kept, settled=not in_the_way)
+
+
+def _verdict(host: HostFacts, kept: Mapping[str, set[str]], *, settled: bool) -> BackendVerdict:
+    """Return what is kept whatever the network is, and what of it the host's network takes away.
+
+    Without scopes of Landlock nothing stands between a box in the host's network namespace and
+    the abstract sockets of that namespace; a namespace of its own keeps them away by itself.
+    """
+    by_net = frozenset(p.id for p in PROMISES if p.net_needs or any("netns" in facts for facts in p.needs))
+    alone = kept.get("none", kept.get("host", set()))
+    shared = kept.get("host", alone)
+    open_net = frozenset(alone - shared) & by_net
+    reason = remedy = ""
+    if open_net:
+        reason = (f"{' and '.join(sorted(open_net))} needs Landlock with scopes (ABI 6, Linux 6.12): got ABI "
+                  f"{host.landlock_abi}, so abstract sockets of the host stay in reach")
+        remedy = "ask for no network (--net none), use Linux 6.12 or later"
+    return BackendVerdict(name="namespaces", keeps=frozenset(alone & (shared | by_net)), open_net=open_net,
+                          namespaces=True, reason=reason, remedy=remedy, settled=settled)
 
 
 def _higher_than(tier: str) -> set[str]:
@@ -120,14 +139,19 @@ def _kept(host: HostFacts, tier: str, net: str) -> set[str]:
     """Start the launcher's own --version in a box and return the promises it kept."""
     from stockade.plan.compile import compile_plan
     from stockade.process import _exec
+    from stockade.rules.governance import Policy
     from stockade.rules.request import build_request
     from stockade.rules.resolve import resolve
+    from stockade.rules.settings import load_settings
 
     launcher = _exec.launcher_path()
+    # What is lost is read from the receipt: a promise that nobody accepts would refuse the whole box.
     request = build_request([launcher, "--version", "--json"], tier=tier, net=net, cwd="/",
                             read=[os.path.dirname(launcher)], caller="document", cache="off",
-                            accept=["standard"])
-    compiled = compile_plan(resolve(request), host, _asked(Tier[tier]))
+                            accept=list(PROMISE_IDS))
+    # The question is what the host can do: no file of the user's and no policy has a part in the answer.
+    settings = replace(load_settings(request), policy=Policy(), files=())
+    compiled = compile_plan(resolve(request, settings), host, _asked(Tier[tier]))
     launch = _exec.Launch(argv=compiled.argv, plan=compiled.canonical, cwd=compiled.cwd,
                           binds=tuple(sorted(compiled.binds.items())), timeout_ms=TIMEOUT_MS)
     with _exec.Box(launch, stdin=_exec.DEVNULL, stdout=_exec.DEVNULL,
@@ -203,7 +227,7 @@ def _read_cache(state: StateHome) -> Mapping[str, Any]:
 
 def _write_cache(state: StateHome, found: HostFacts) -> None:
     rows = [{"name": v.name, "keeps": sorted(v.keeps), "namespaces": v.namespaces, "code": v.code,
-             "reason": v.reason, "remedy": v.remedy} for v in found.backends]
+             "reason": v.reason, "remedy": v.remedy, "open_net": sorted(v.open_net)} for v in found.backends]
     data = {"schema": CACHE_SCHEMA, "key": found.key(), "landlock_abi": found.landlock_abi, "backends": rows}
     try:
         atomic_write(_cache_path(state), json.dumps(data, sort_keys=True).encode())
@@ -212,5 +236,6 @@ def _write_cache(state: StateHome, found: HostFacts) -> None:
 
 
 def _verdict_of(row: Mapping[str, Any]) -> BackendVerdict:
-    return BackendVerdict(name=str(row["name"]), keeps=frozenset(row["keeps"]), code=str(row["code"]),
-                          namespaces=bool(row["namespaces"]), reason=str(row["reason"]), remedy=str(row["remedy"]))
+    return BackendVerdict(name=str(row["name"]), keeps=frozenset(row["keeps"]), open_net=frozenset(row["open_net"]),
+                          code=str(row["code"]), namespaces=bool(row["namespaces"]), reason=str(row["reason"]),
+                          remedy=str(row["remedy"]))
