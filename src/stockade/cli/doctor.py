@@ -68,7 +68,7 @@ def document(health: Health, wanted: Tier, applied: list[str]) -> dict[str, Any]
     return {
         "required": str(wanted), "reachable": health.best >= wanted, "best_tier": str(health.best),
         "kept": {net: str(health.best_with(net)) for net in NETS},
-        "place": {"where": health.place.where, "tier": health.place.tier and str(health.place.tier)},
+        "place": {"where": health.place.where, "tier": None if health.place.tier is None else str(health.place.tier)},
         "host": health.host.to_json() if health.host else None,
         "launcher": examination.launcher_report(),
         "state_home": {"path": str(health.state.path), "ephemeral": health.state.ephemeral} if health.state else None,

@@ -1,9 +1,9 @@
 """What this host can keep, by trying it: the real launcher with a real plan around a no-op.
 
-Owns: the verdict of each backend, its typed reason and remedy, and the answer kept on disk.
+Owns: the verdict of each backend with its typed reason, and when an earlier one may be given again.
 Probe and run cannot differ because they are the same program with the same compiler.
-Fails closed: a probe that could not be made keeps nothing; a transient answer is never kept.
-Read next: ``facts.py``, ``stockade.process._exec``.
+Fails closed: a probe that could not be made keeps nothing; a refusal is asked for anew each time.
+Read next: ``answers.py``, ``facts.py``, ``stockade.process._exec``.
 """
 
 from __future__ import annotations
@@ -16,17 +16,13 @@ from collections.abc import Mapping
 from stockade.decision import BackendVerdict, Decision
 from stockade.errors import Error, LaunchFailed, Refused
 from stockade.frozen import replace
-from stockade.host import facts
+from stockade.host import answers, facts
 from stockade.host.facts import HostFacts
-from stockade.paths import StateHome, atomic_write
+from stockade.host.standing import Standing, standing
+from stockade.paths import StateHome
 from stockade.rules.promises import PROMISE_IDS, PROMISES, required
 from stockade.rules.tiers import Tier
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-CACHE_SCHEMA = "stockade.probe.v2"
 # strict without a network and guarded with the host's: together they use every mechanism.
 PROBES = (("strict", "none"), ("guarded", "host"))
 TIMEOUT_MS = 20_000
@@ -40,7 +36,7 @@ _lock = allocate_lock()
 
 
 def host_facts(state: StateHome, *, fresh: bool = False) -> HostFacts:
-    """Return the facts of this host with the verdict of each backend.
+    """Return the facts of this host with the verdict of each backend, for a caller confined as this one is.
 
     Args: state: where an earlier answer may be; fresh: try again, whatever is kept.
     """
@@ -48,31 +44,35 @@ def host_facts(state: StateHome, *, fresh: bool = False) -> HostFacts:
 
     path = _exec.launcher_path()
     info = os.stat(path)
-    quick = f"{state.path}:{os.geteuid()}:{info.st_ino}:{info.st_size}:{info.st_mtime_ns}"
+    # A process may give itself a filter, a namespace or another root at any time, and each of its threads.
+    place = standing()
+    quick = f"{state.path}:{info.st_ino}:{info.st_size}:{info.st_mtime_ns}:{place.key()}"
     with _lock:
         known = _memory.get(quick)
         if known is None or fresh:
-            known = _find(state, path, fresh=fresh)
-            if _settled(known):
+            known = _find(state, path, place, fresh=fresh)
+            if _lasting(known):
                 _memory[quick] = known
+                while len(_memory) > answers.MAX_KEPT:
+                    _memory.pop(next(iter(_memory)))
         return known
 
 
-def _settled(found: HostFacts) -> bool:
-    return all(verdict.settled and not verdict.transient for verdict in found.backends)
+def _lasting(found: HostFacts) -> bool:
+    """Tell whether the answer may be given again. A refusal is not: what stood in the way may be gone."""
+    return found.standing.certain and all(verdict.settled and not verdict.code for verdict in found.backends)
 
 
-def _find(state: StateHome, launcher: str, *, fresh: bool) -> HostFacts:
-    kept = {} if fresh else _read_cache(state)
-    base = facts.gather(int(kept.get("landlock_abi", 0)), launcher)
-    if kept.get("key") == base.key():
-        return replace(base, backends=tuple(_verdict_of(row) for row in kept["backends"]))
-    base = facts.gather(_landlock_abi(), launcher)
+def _find(state: StateHome, launcher: str, place: Standing, *, fresh: bool) -> HostFacts:
+    base = facts.gather(0, launcher, place)
+    kept = None if fresh or not place.certain else answers.find(state, base.key())
+    if kept is not None:
+        return replace(base, landlock_abi=kept[0], backends=kept[1])
+    base = replace(base, landlock_abi=_landlock_abi())
     # (5) Ask the host what it can keep, through the real launcher.
-    verdict = probe(base, state)
-    found = replace(base, backends=(verdict,))
-    if _settled(found):
-        _write_cache(state, found)
+    found = replace(base, backends=(probe(base, state),))
+    if _lasting(found):
+        answers.keep(state, found.key(), found.landlock_abi, found.backends)
     return found
 
 
@@ -201,41 +201,10 @@ def _userns_obstacle() -> tuple[str, str] | None:
 
 
 def _mount_obstacle() -> tuple[str, str] | None:
-    _, filtered = facts.confinement()
-    if filtered:
+    if standing().seccomp > 0:
         return ("a seccomp filter around this process denies namespaces or mounts",
                 "start the container with a seccomp profile that allows unshare, clone and mount")
     if facts.sysctl("kernel.apparmor_restrict_unprivileged_userns") == "1":
         return ("AppArmor allows the user namespace but no mounts in it",
                 "install an AppArmor profile with `userns,` for the launcher")
     return None
-
-
-def _cache_path(state: StateHome) -> str:
-    return f"{state.path}/host-probe.json"
-
-
-def _read_cache(state: StateHome) -> Mapping[str, Any]:
-    try:
-        with open(_cache_path(state), "rb") as stream:
-            data = json.load(stream)
-    except (OSError, ValueError):
-        return {}
-    fits = isinstance(data, dict) and data.get("schema") == CACHE_SCHEMA
-    return data if fits and isinstance(data.get("backends"), list) else {}
-
-
-def _write_cache(state: StateHome, found: HostFacts) -> None:
-    rows = [{"name": v.name, "keeps": sorted(v.keeps), "namespaces": v.namespaces, "code": v.code,
-             "reason": v.reason, "remedy": v.remedy, "open_net": sorted(v.open_net)} for v in found.backends]
-    data = {"schema": CACHE_SCHEMA, "key": found.key(), "landlock_abi": found.landlock_abi, "backends": rows}
-    try:
-        atomic_write(_cache_path(state), json.dumps(data, sort_keys=True).encode())
-    except OSError:
-        return  # a full disk costs the next start a probe, nothing else
-
-
-def _verdict_of(row: Mapping[str, Any]) -> BackendVerdict:
-    return BackendVerdict(name=str(row["name"]), keeps=frozenset(row["keeps"]), open_net=frozenset(row["open_net"]),
-                          code=str(row["code"]), namespaces=bool(row["namespaces"]), reason=str(row["reason"]),
-                          remedy=str(row["remedy"]))
