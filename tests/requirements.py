@@ -105,6 +105,7 @@ FIELD_C = (
 )
 
 FIELD_D = (
+    _field("D.obstacles", "each obstacle that a host has against boxes has its class, cause and remedy, and doctor's status says yes, no or cannot tell", "field failures, host obstacles; KiroCrew 1137, 9765, 8629; codex 15434; nsjail 236"),
     _field("D.older_landlock", "with an older Landlock or none, namespaces alone keep every tier without a network; with the host's the one promise that is lost is named", "tiers, backends; landrun 11"),
 )
 
@@ -177,7 +178,7 @@ DEFERRED = (
     _later("later.nest.strict_in_standard", "strict asked inside standard is a real narrower box", "nested boxes"),
     _later("later.nest.foreign", "already inside another sandbox the answer is real or typed", "nested boxes"),
     _later("later.landlock.backend", "hosts without namespaces keep the non-namespace promises; network rules cover fast open and MPTCP", "landlock backend"),
-    _later("later.D.host_obstacles", "AppArmor, exhausted namespaces, denied mounts, locked flags, stuck mounts each give their own reason", "host obstacles"),
+    _later("later.D.host_obstacles", "AppArmor's restriction and a stuck mount are told apart on hosts that have them", "host obstacles"),
     _later("later.G.audit", "the log chain survives parallel writers, crashes, rotation and forgery", "audit"),
     _later("later.H.mcp", "MCP servers of every bad manner are wrapped, probed and reported truthfully", "MCP"),
     _later("later.net.lists", "a network list lets exactly the named hosts through", "network lists"),

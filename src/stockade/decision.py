@@ -36,6 +36,8 @@ class BackendVerdict:
     network; code: why it cannot be used at all (``""`` when it can): a key of ``CODES`` such as
     ``userns_denied``; reason, remedy: for people; transient: worth a retry.
     settled: False when a part of the probe could not be made, so that the next request tries again.
+    obstacle: its class (``stockade.host.obstacles``); step, object, errno: what the launcher was refused;
+    commands: the remedy, to paste; sysctl: the setting that is the whole of it.
     """
 
     name: str
@@ -47,6 +49,12 @@ class BackendVerdict:
     remedy: str = ""
     transient: bool = False
     settled: bool = True
+    obstacle: str = ""
+    step: int | None = None
+    object: str = ""
+    errno: str = ""
+    commands: tuple[str, ...] = ()
+    sysctl: tuple[str, str] | None = None
 
     def kept(self, net: str) -> frozenset[str]:
         """Return the promises that it keeps for a box with network ``net``."""

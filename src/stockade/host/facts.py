@@ -77,15 +77,15 @@ def gather(landlock_abi: int, launcher_path: str, place: Standing | None = None)
         uid=os.geteuid(), gid=os.getegid(), has_sys_admin=_has_cap(place, CAP_SYS_ADMIN),
         boot_id=text("/proc/sys/kernel/random/boot_id"), lsm_profile=place.label,
         container_id=container_id(mounts), landlock_abi=landlock_abi, ram_bytes=ram_bytes(),
-        launcher=(info.st_ino, info.st_size, info.st_mtime_ns), standing=place, mounts=_deciding(mounts),
+        launcher=(info.st_ino, info.st_size, info.st_mtime_ns), standing=place, mounts=deciding_mounts(mounts),
         sysctls=tuple(sysctl(key) for key in SYSCTLS),
     )
 
 
-def _deciding(mounts: str) -> tuple[str, ...]:
+def deciding_mounts(mounts: str | None = None) -> tuple[str, ...]:
     """Return the mounts that a box is made from, without the numbers that each mount gets."""
     found = []
-    for line in mounts.splitlines():
+    for line in (text(f"{THREAD}/mountinfo") if mounts is None else mounts).splitlines():
         fields = line.split(" ")
         if len(fields) > 5 and (fields[4] == "/" or fields[4].startswith("/proc")):
             found.append(" ".join((*fields[3:6], line.partition(" - ")[2].partition(" ")[0])))

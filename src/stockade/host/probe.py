@@ -16,8 +16,9 @@ from collections.abc import Mapping
 from stockade.decision import BackendVerdict, Decision
 from stockade.errors import Error, LaunchFailed, Refused
 from stockade.frozen import replace
-from stockade.host import answers, facts
+from stockade.host import answers, facts, obstacles
 from stockade.host.facts import HostFacts
+from stockade.host.obstacles import Cause, Obstacle
 from stockade.host.standing import Standing, standing
 from stockade.paths import StateHome
 from stockade.rules.promises import PROMISE_IDS, PROMISES, required
@@ -87,12 +88,9 @@ def _landlock_abi() -> int:
 
 def probe(host: HostFacts, state: StateHome) -> BackendVerdict:
     """Run a no-op at each probe's tier and return what the namespaces backend keeps here."""
-    if host.uid == 0 and not host.has_sys_admin:
-        return _broken("userns_denied", "root without CAP_SYS_ADMIN cannot give up being root",
-                       "run as an ordinary user, or give the container CAP_SYS_ADMIN")
-    if host.kernel < (5, 12):
-        return _broken("no_backend", f"kernel {host.release} has no mount_setattr",
-                       "use Linux 5.12 or later")
+    known = obstacles.before_trying(host)
+    if known is not None:
+        return _broken(Cause(code="userns_denied" if host.uid == 0 else "no_backend"), known)
     kept: dict[str, set[str]] = {}
     in_the_way: list[Error] = []
     for tier, net in PROBES:
@@ -102,7 +100,7 @@ def probe(host: HostFacts, state: StateHome) -> BackendVerdict:
             if err.code in BROKEN:
                 raise  # package and launcher do not fit: that says nothing about the host
             if err.code not in OF_A_PATH:
-                return _from_refusal(err)
+                return _from_refusal(err, host)
             in_the_way.append(err)
     if len(in_the_way) == len(PROBES):
         # Nothing was tried at all; what stands in the way is the answer, not "no backend".
@@ -169,42 +167,23 @@ def _asked(tier: Tier) -> Decision:
                     tier_known=False, effective_tier=str(tier), env_tier=tier, backend="namespaces")
 
 
-def _broken(code: str, reason: str, remedy: str, *, transient: bool = False) -> BackendVerdict:
-    return BackendVerdict(name="namespaces", namespaces=True, code=code, reason=reason, remedy=remedy,
-                          transient=transient)
+def _broken(cause: Cause, obstacle: Obstacle) -> BackendVerdict:
+    return BackendVerdict(name="namespaces", namespaces=True, code=cause.code, reason=obstacle.reason,
+                          remedy=obstacle.remedy, obstacle=obstacle.name, step=cause.step, object=cause.object,
+                          errno=cause.errno, commands=obstacle.commands, sysctl=obstacle.sysctl)
 
 
-def _from_refusal(err: Error) -> BackendVerdict:
+def _from_refusal(err: Error, host: HostFacts) -> BackendVerdict:
     """Give a refusal of the kernel the reason and remedy of this host."""
-    transient = isinstance(err, Refused) and err.transient
-    if transient:
-        return _broken("transient", err.message, err.hint or "try again", transient=True)
-    why = _userns_obstacle() if err.code in ("userns_denied", "map_denied", "namespace_denied") else None
-    if why is None and err.code in ("mount_denied", "proc_denied", "overlay_denied", "pivot_denied"):
-        why = _mount_obstacle()
-    reason, remedy = why or (err.message, err.hint)
-    return _broken(err.code, reason, remedy)
+    from stockade.process import _exec
 
-
-def _userns_obstacle() -> tuple[str, str] | None:
-    if facts.sysctl("user.max_user_namespaces") == "0":
-        return ("user namespaces are switched off (user.max_user_namespaces is 0)",
-                "sysctl -w user.max_user_namespaces=15000")
-    if facts.sysctl("kernel.unprivileged_userns_clone") == "0":
-        return ("user namespaces are for root only (kernel.unprivileged_userns_clone is 0)",
-                "sysctl -w kernel.unprivileged_userns_clone=1")
-    if facts.sysctl("kernel.apparmor_restrict_unprivileged_userns") == "1":
-        return ("AppArmor restricts user namespaces (kernel.apparmor_restrict_unprivileged_userns is 1)",
-                "install an AppArmor profile with `userns,` for the launcher, or "
-                "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0")
-    return _mount_obstacle()
-
-
-def _mount_obstacle() -> tuple[str, str] | None:
-    if standing().seccomp > 0:
-        return ("a seccomp filter around this process denies namespaces or mounts",
-                "start the container with a seccomp profile that allows unshare, clone and mount")
-    if facts.sysctl("kernel.apparmor_restrict_unprivileged_userns") == "1":
-        return ("AppArmor allows the user namespace but no mounts in it",
-                "install an AppArmor profile with `userns,` for the launcher")
-    return None
+    said = getattr(err, "cause", None) or {}
+    cause = Cause(code=str(said.get("code") or err.code), step=said.get("step"), object=str(said.get("object") or ""),
+                  errno=str(said.get("errno") or ""), message=err.message, hint=err.hint)
+    obstacle = obstacles.explain(cause, host, _exec.launcher_path())
+    # A limit that is reached passes; one that a sandbox around us has set does not.
+    if isinstance(err, Refused) and err.transient and obstacle.name == "unexplained":
+        return BackendVerdict(name="namespaces", namespaces=True, code="transient", reason=err.message,
+                              remedy=err.hint or "try again", transient=True, step=cause.step, object=cause.object,
+                              errno=cause.errno)
+    return _broken(cause, obstacle)
