@@ -16,13 +16,16 @@ from collections.abc import Mapping
 from stockade.decision import BackendVerdict, Decision
 from stockade.errors import Error, LaunchFailed, Refused
 from stockade.frozen import replace
-from stockade.host import answers, facts, obstacles
+from stockade.host import answers, facts
 from stockade.host.facts import HostFacts
-from stockade.host.obstacles import Cause, Obstacle
 from stockade.host.standing import Standing, standing
 from stockade.paths import StateHome
 from stockade.rules.promises import PROMISE_IDS, PROMISES, required
 from stockade.rules.tiers import Tier
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from stockade.host.obstacles import Cause, Obstacle
 
 # strict without a network and guarded with the host's: together they use every mechanism.
 PROBES = (("strict", "none"), ("guarded", "host"))
@@ -88,9 +91,11 @@ def _landlock_abi() -> int:
 
 def probe(host: HostFacts, state: StateHome) -> BackendVerdict:
     """Run a no-op at each probe's tier and return what the namespaces backend keeps here."""
+    from stockade.host import obstacles  # a kept answer needs none of them
+
     known = obstacles.before_trying(host)
     if known is not None:
-        return _broken(Cause(code="userns_denied" if host.uid == 0 else "no_backend"), known)
+        return _broken(obstacles.Cause(code="userns_denied" if host.uid == 0 else "no_backend"), known)
     kept: dict[str, set[str]] = {}
     in_the_way: list[Error] = []
     for tier, net in PROBES:
@@ -175,10 +180,11 @@ def _broken(cause: Cause, obstacle: Obstacle) -> BackendVerdict:
 
 def _from_refusal(err: Error, host: HostFacts) -> BackendVerdict:
     """Give a refusal of the kernel the reason and remedy of this host."""
+    from stockade.host import obstacles
     from stockade.process import _exec
 
     said = getattr(err, "cause", None) or {}
-    cause = Cause(code=str(said.get("code") or err.code), step=said.get("step"), object=str(said.get("object") or ""),
+    cause = obstacles.Cause(code=str(said.get("code") or err.code), step=said.get("step"), object=str(said.get("object") or ""),
                   errno=str(said.get("errno") or ""), message=err.message, hint=err.hint)
     obstacle = obstacles.explain(cause, host, _exec.launcher_path())
     # A limit that is reached passes; one that a sandbox around us has set does not.
