@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 CAP_SYS_ADMIN = 21
-# What may switch namespaces off. Those of ``user`` are a namespace's own, and its number may be used again.
-SYSCTLS = ("user.max_user_namespaces", "user.max_mnt_namespaces", "user.max_pid_namespaces", "user.max_net_namespaces",
-           "kernel.unprivileged_userns_clone", "kernel.apparmor_restrict_unprivileged_userns")
+# What may switch namespaces off; the first is a namespace's own, whose number may be another's later.
+SYSCTLS = ("user.max_user_namespaces", "kernel.unprivileged_userns_clone",
+           "kernel.apparmor_restrict_unprivileged_userns")
 _CONTAINER = r"([0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){4,})"
 
 

@@ -184,8 +184,9 @@ def _from_refusal(err: Error, host: HostFacts) -> BackendVerdict:
     from stockade.process import _exec
 
     said = getattr(err, "cause", None) or {}
-    cause = obstacles.Cause(code=str(said.get("code") or err.code), step=said.get("step"), object=str(said.get("object") or ""),
-                  errno=str(said.get("errno") or ""), message=err.message, hint=err.hint)
+    cause = obstacles.Cause(
+        code=str(said.get("code") or err.code), step=said.get("step"), object=str(said.get("object") or ""),
+        errno=str(said.get("errno") or ""), message=err.message, hint=err.hint)
     obstacle = obstacles.explain(cause, host, _exec.launcher_path())
     # A limit that is reached passes; one that a sandbox around us has set does not.
     if isinstance(err, Refused) and err.transient and obstacle.name == "unexplained":
