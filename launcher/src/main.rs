@@ -13,6 +13,7 @@ mod appear;
 mod args;
 #[cfg(test)]
 mod bpf;
+mod clock;
 mod control;
 mod copyback;
 mod cover;

@@ -5,14 +5,15 @@
 
 use std::ffi::{c_char, CStr};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::args::Args;
+use crate::clock;
 use crate::copyback::{self, Held};
 use crate::facts;
-use crate::init::Start;
 use crate::plan::{self, Backend, Ids, Loaded, Plan};
 use crate::promises::{self, Evaluation, Tier};
+use crate::receipts::Out;
 use crate::report::Refusal;
 use crate::steps::env::{self, Filtered};
 use crate::steps::seccomp;
@@ -69,7 +70,6 @@ pub struct Session {
     pub loaded: Loaded,
     pub env: Filtered,
     pub cwd: String,
-    pub start: Start,
     pub evaluation: Evaluation,
     pub home: &'static str,
     pub began: Instant,
@@ -79,7 +79,7 @@ pub struct Session {
 }
 
 impl Session {
-    pub fn open(args: &Args, block: &Block, start: Start) -> Result<Session, Refusal> {
+    pub fn open(args: &Args, block: &Block, out: &Out) -> Result<Session, Refusal> {
         let began = Instant::now();
         let loaded = match (args.plan_fd, &args.plan, &args.plan_store) {
             (Some(fd), ..) => plan::from_fd(fd, &args.binds)?,
@@ -87,6 +87,11 @@ impl Session {
             _ => return Err(Refusal::new("usage", "--plan")),
         };
         check_inherited(&loaded.plan, args)?;
+        if let Some(wall) = wall_ms(&loaded.plan, args).map(Duration::from_millis) {
+            let to =
+                clock::Told { run_id: out.run_id.clone(), report: args.report_fd, spool: args.spool.clone() };
+            clock::arm(clock::limit(began, wall), loaded.plan.mounts.len(), to)?;
+        }
         check_words(&loaded.plan)?;
         args.trace_fd.map(trace::check).transpose()?;
         let (evaluation, _) = evaluate(&loaded.plan, false)?;
@@ -100,7 +105,7 @@ impl Session {
         }
         let copies = copyback::hold(&loaded.plan)?;
         let state_home = args.state_home.clone();
-        Ok(Session { loaded, env, cwd, start, evaluation, home, began, state_home, copies })
+        Ok(Session { loaded, env, cwd, evaluation, home, began, state_home, copies })
     }
 
     pub fn box_json(&self, run_id: &str) -> String {
