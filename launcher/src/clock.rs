@@ -68,12 +68,8 @@ pub fn arm(until: Instant, rows: usize, to: Told) -> Result<(), Refusal> {
     sys::reserve_files(libc::STDERR_FILENO, 2 * rows + SPARE);
     *held(&NOTED) = Some(Noted { to, journal: None });
     STATE.store(MADE, Ordering::Release);
-    // The thread takes no signal: they are P0's.
-    let mask = sys::block_all_signals();
-    let thread = std::thread::Builder::new().stack_size(64 << 10).spawn(move || wait(until));
-    // SAFETY: the set lives through the call.
-    unsafe { libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut()) };
-    match thread {
+    // Signals are blocked by now, in it as well: they are P0's.
+    match std::thread::Builder::new().stack_size(64 << 10).spawn(move || wait(until)) {
         Ok(thread) => {
             *held(&THREAD) = Some(thread);
             Ok(())

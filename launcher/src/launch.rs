@@ -25,6 +25,7 @@ const MANY_ROWS: usize = 200;
 
 /// The program. Returns the exit status; a signal of the command is raised, not returned.
 pub fn main(words: &[&CStr], block: Block) -> i32 {
+    let start = Start::save();
     let mut out = Out::nowhere();
     let args = match args::parse(words) {
         Ok(args) => args,
@@ -40,10 +41,7 @@ pub fn main(words: &[&CStr], block: Block) -> i32 {
         Err(e) => return out.refuse(&Refusal::new("resource", "random bytes").io(&e)),
     };
     // The plan before the spool: nothing of ours may be open when its descriptors are checked.
-    // Signals do to this process what they do to any other: no box exists, and it may wait for the one
-    // who writes the variables.
-    let session = Session::open(&args, &block, &out);
-    let start = Start::save();
+    let session = Session::open(&args, &block, &start, &out);
     out.spool = match args.spool.as_deref().map(|path| Spool::open(Path::new(path))).transpose() {
         Ok(spool) => spool,
         Err(e) => return out.refuse(&Refusal::new("spool_failed", args.spool.unwrap_or_default()).io(&e)),

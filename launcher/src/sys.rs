@@ -370,6 +370,16 @@ pub fn block_all_signals() -> libc::sigset_t {
     }
 }
 
+/// Sets the mask of this thread; the old one comes back.
+pub fn set_mask(mask: &libc::sigset_t) -> libc::sigset_t {
+    // SAFETY: both sets are plain data that live through the call.
+    unsafe {
+        let mut old: libc::sigset_t = std::mem::zeroed();
+        libc::sigprocmask(libc::SIG_SETMASK, mask, &mut old);
+        old
+    }
+}
+
 /// A signalfd for every signal; they must be blocked.
 pub fn signal_fd() -> io::Result<OwnedFd> {
     // SAFETY: the set is plain data that lives through the calls.
