@@ -18,7 +18,7 @@ use crate::steps::mounts::Prepared;
 use crate::steps::{caps, limits, userns};
 use crate::supervise::Supervisor;
 use crate::terminal::Terminal;
-use crate::{clock, control, ending, processors, stores, sys, ulid, version};
+use crate::{clock, control, ending, look, processors, stores, sys, ulid, version};
 
 /// From so many rows on, the descriptors of a usual limit (1024) may not do.
 const MANY_ROWS: usize = 200;
@@ -34,6 +34,9 @@ pub fn main(words: &[&CStr], block: Block) -> i32 {
     if args.version {
         println!("{}", version::json());
         return 0;
+    }
+    if let Some(path) = &args.look {
+        return look::main(path);
     }
     out.report = Report::new(args.report_fd.map(adopt));
     out.run_id = match ulid::ulid() {

@@ -26,6 +26,7 @@ mod glob;
 mod init;
 mod inside;
 mod launch;
+mod look;
 mod nest;
 mod paths;
 mod persist;

@@ -12,8 +12,8 @@ from stockade.frozen import dataclass
 
 # Source: filesystems(5) and Documentation/filesystems. "fuse.sshfs" counts as "fuse".
 DISTANT = frozenset({
-    "9p", "afs", "autofs", "beegfs", "ceph", "cifs", "coda", "fuse", "fuseblk", "gfs2", "gpfs", "lustre", "ncpfs", "nfs",
-    "nfs4", "ocfs2", "orangefs", "smb3", "smbfs", "virtiofs",
+    "9p", "afs", "autofs", "beegfs", "ceph", "cifs", "coda", "fuse", "fuseblk", "gfs2", "gpfs", "lustre", "ncpfs",
+    "nfs", "nfs4", "ocfs2", "orangefs", "smb3", "smbfs", "virtiofs",
 })
 
 
