@@ -23,6 +23,7 @@ WAIT_S = 300
 NOOP_WAIT_S = 60
 NO_ANSWER = 124
 PYTHON_PEERS = {"sandlock": "sandlock", "nono": "nono-py", "postern": "postern"}
+SYSTEM_PROGRAMS = {"firejail": "firejail", "rg": "ripgrep", "socat": "socat"}  # sandbox-runtime asks for the last two
 NODE_PEERS = {"codex": "@openai/codex", "sandbox-runtime": "@anthropic-ai/sandbox-runtime"}
 
 
@@ -31,6 +32,9 @@ def fetch(tools: Path) -> None:
 
     Their newest releases are nobody's reviewed code and root may be here: wheels alone, and no scripts.
     """
+    missing = [package for program, package in SYSTEM_PROGRAMS.items() if shutil.which(program) is None]
+    if missing and os.geteuid() == 0 and shutil.which("apt-get"):
+        _try(tools, "system", ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-qq", "-y", "--no-install-recommends", *missing])
     python = tools / "python-peers"
     subprocess.run(["/usr/bin/python3", "-m", "venv", str(python)], check=True, capture_output=True)
     for name, package in PYTHON_PEERS.items():
@@ -88,7 +92,8 @@ def commands(world: World) -> Iterator[tuple[str, list[str]]]:
         "filesystem": {"denyRead": ["~/.ssh", "~/.aws"], "allowWrite": ["."], "denyWrite": []},
     }))  # fmt: skip
     noop = world.noop
-    yield "firejail", ["firejail", "--quiet", "--noprofile", "--private", "--net=none", "--caps.drop=all", "--seccomp", "--", "/bin/true"]
+    # Without a private home: it takes none but the account's own. After `--` it would start the account's shell.
+    yield "firejail", ["firejail", "--quiet", "--noprofile", "--net=none", "--caps.drop=all", "--seccomp", "/bin/true"]
     yield "codex", [f"{tools}/codex/node_modules/.bin/codex", "sandbox", "--", noop]
     yield "sandbox-runtime", [f"{tools}/sandbox-runtime/node_modules/.bin/srt", "--settings", str(settings), noop]
 
@@ -153,7 +158,7 @@ def loop(world: World, name: str, runs: int) -> float | str:
 
 def python_rows(world: World, runs: int) -> Iterator[Row]:
     """Each interface in its own interpreter, in rounds, so that none has the quiet moment to itself."""
-    names = ["stockade", *PYTHON_PEERS]
+    names = ["stockade", "minimal", *PYTHON_PEERS]
     rounds = [{name: loop(world, name, max(5, runs // 10)) for name in names} for _ in range(3)]
     medians: dict[str, float] = {}
     for name in names:
@@ -164,8 +169,10 @@ def python_rows(world: World, runs: int) -> Iterator[Row]:
             continue
         medians[name] = numbers[1]
         yield Row(what=f"no-op from Python in {name}", measured=f"{numbers[1]:.2f} ms", values={name: numbers[1]})
-    peers = {name: value for name, value in medians.items() if name != "stockade"}
+    peers = {name: value for name, value in medians.items() if name in PYTHON_PEERS}
     if peers:
         best = min(peers, key=peers.__getitem__)
+        budget = Budget(most=0.5, unit="×", floor=medians["minimal"] / peers[best])
+        detail = f"{best}; the minimal helper, namespaces and no sandbox, {budget.floor:.2f} ×"
         what = "strict from Python over the best Python peer that runs here"
-        yield judged(what, medians["stockade"] / peers[best], Budget(most=0.5, unit="×"), medians, best)
+        yield judged(what, medians["stockade"] / peers[best], budget, medians, detail)

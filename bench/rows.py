@@ -100,11 +100,16 @@ class World:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What a figure may be at most, or must be at least; without either the row is there to read the others by."""
+    """What a figure may be at most, or must be at least; without either the row is there to read the others by.
+
+    ``floor``: the same figure of the minimal helper, taken in the same run. A budget below it asks for less than
+    the namespaces alone cost: a figure above it is called a limit then, and only then.
+    """
 
     unit: str = ""
     most: float | None = None
     least: float | None = None
+    floor: float | None = None
 
     def text(self) -> str:
         """The budget for the table; nothing without one."""
@@ -117,7 +122,8 @@ class Budget:
         if self.most is None and self.least is None:
             return ""
         kept = (self.most is None or value <= self.most) and (self.least is None or value >= self.least)
-        return "ok" if kept else "FAIL"
+        out_of_reach = self.most is not None and self.floor is not None and self.floor > self.most
+        return "ok" if kept else "limit" if out_of_reach else "FAIL"
 
 
 def judged(what: str, value: float, budget: Budget, values: dict[str, float], detail: str = "") -> Row:

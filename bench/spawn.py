@@ -58,11 +58,17 @@ def publish(base: Path) -> None:
 
 @contextlib.contextmanager
 def world(base: Path, name: str) -> Iterator[World]:
-    """Make the home, state home and workspace of one caller."""
+    """Make the home, state home and workspace of one caller, and keep its state there."""
     where = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=base / "worlds"))
+    before = dict(os.environ)
     try:
-        yield World.make(where, base)
+        place = World.make(where, base)
+        # The product asks its own process where its state is, not the environment of a command.
+        os.environ["STOCKADE_HOME"] = place.env["STOCKADE_HOME"]
+        yield place
     finally:
+        os.environ.clear()
+        os.environ.update(before)
         shutil.rmtree(where, ignore_errors=True)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,6 +22,11 @@ from support import actors, builders
 # How fast one example is says something of the machine and its other work, nothing of the property.
 settings.register_profile("stockade", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("stockade")
+# A shell without job control starts what goes to the background with these ignored, and a program keeps that
+# (POSIX sh, 2.11): every test of a key would be one of a caller that ignores it.
+for _number in (signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
 CALLERS = ("user", "root")
 _UNKNOWN_SKIPS: list[str] = []
 # What tells whether this host has the gap; ids are those of KNOWN_GAPS.

@@ -141,6 +141,15 @@ LEARN = (
     _field("learn.promises_hold", "a watched box keeps the promises of the same box unwatched, and one that cannot be watched runs nothing", "learn"),
 )
 
+PROVE = (
+    _field("prove.nothing_broken", "every promise of every tier is attacked through the public interface on this machine, and none is broken", "prove"),
+    _field("prove.bare_first", "an attack that does not work without a box proves nothing and is never called kept", "prove"),
+    _field("prove.finds_broken", "a box that lets an attack through is called broken where its receipt says kept, and waived where it says so", "prove"),
+    _field("prove.leaves_nothing", "no file, process or shared object stays, also when the proof is interrupted or killed", "prove"),
+    _field("prove.against", "the same attacks are shown in another sandbox; what cannot be compared or proved is refused by name", "prove"),
+    _field("prove.cannot_tell", "where the attacks cannot be made the status is 2, never 0", "prove"),
+)
+
 CACHES = (
     _field("caches.modes", "a cache is kept per identity, or lasts for one box, or there is none; never the user's own changes", "tiers, caches"),
     _field("caches.limit", "over the size limit the least recently used cache goes, never one that a live box has mounted", "tiers, caches"),
@@ -189,7 +198,7 @@ KNOWN_GAPS = {
     "no_debian_tools": "a tool of the system's packages is missing, and only root can install it",
 }
 
-NOW = PROMISES + LAUNCHER + FIELD_A + FIELD_B + FIELD_C + END + FIELD_F + INSTALL + LEARN + CACHES + AGENTS + FIELD_E
+NOW = PROMISES + LAUNCHER + FIELD_A + FIELD_B + FIELD_C + END + FIELD_F + INSTALL + LEARN + PROVE + CACHES + AGENTS + FIELD_E
 BY_ID = {entry.id: entry for entry in NOW + DEFERRED}
 
 

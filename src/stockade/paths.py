@@ -17,6 +17,10 @@ from stockade.frozen import dataclass
 
 AnyPath = str | os.PathLike[str]
 
+# The variables that say where our own files are. They are read from this process alone: what a request
+# gives as ``env`` is for the command, and must not choose the policy, the trust or the log.
+OUR_VARIABLES = ("STOCKADE_HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "STATE_DIRECTORY", "HOME")
+
 # No home of a person or a service, whoever owns them: HOME names them by mistake (root in an image
 # without accounts, a cron job), and nothing is made there.
 _SYSTEM_TREES = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/sbin", "/sys", "/usr")
@@ -97,12 +101,12 @@ def _normal(path: str) -> str:
 
 
 def homes(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the canonical homes to protect: that of ``HOME`` and the account's own.
+    """Return the canonical homes to protect: that of ``HOME``, this process's own and the account's.
 
     A caller whose ``HOME`` points elsewhere still has secrets in the account's home.
     """
     found: list[str] = []
-    for source in (env, None):
+    for source in (env, os.environ, None):
         try:
             home = canonical(home_dir(env=source))
         except ConfigError:

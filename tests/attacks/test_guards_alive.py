@@ -45,11 +45,11 @@ def test_a_guarded_object_that_the_host_moves_away_is_guarded_again_or_ends_the_
         failed_with(box.ask(look), BLOCKED)
         actor.sh(script, cwd=project)
         if tier == "strict":
-            wait_until(lambda: box.process.poll() is not None, "the box is ended", 3)
+            wait_until(lambda: box.process.poll() is not None, "the box is ended")
             end = box.records(until="end")["end"]
             assert end["outcome"] == "guard_lost" and end["guard_lost"]
             return
-        wait_until(lambda: box.ask(look)["look"]["errno"] in BLOCKED, "the guard is back", 3)
+        wait_until(lambda: box.ask(look)["look"]["errno"] in BLOCKED, "the guard is back")
         failed_with({str(number): box.ask(look)["look"] for number in range(20)}, BLOCKED)
         box.finish()
         assert box.records(until="end")["end"]["guard_lost"]
@@ -63,7 +63,7 @@ def test_a_name_that_the_host_removed_and_the_box_made_is_on_record(actor: Actor
     with LiveBox(actor, tier=tier, cwd=project) as box:
         failed_with(box.ask([op("rewrite", path=path)]), BLOCKED)
         actor.host(path).unlink()
-        wait_until(lambda: box.ask([op("create", "make", path=path, keep=True, text="made by the box")])["make"]["errno"] in (None, "EEXIST"), "the box made it", 5)
+        wait_until(lambda: box.ask([op("create", "make", path=path, keep=True, text="made by the box")])["make"]["errno"] in (None, "EEXIST"), "the box made it")
         box.finish()
         end = box.records(until="end")["end"]
     assert path in end["guard_lost"]
@@ -109,7 +109,7 @@ def test_a_guard_that_the_host_replaces_again_and_again_is_put_back_each_time(ac
         failed_with(box.ask(look), BLOCKED)
         for _ in range(3):
             actor.sh("for i in 1 2 3 4 5; do git remote add r$i x; git remote remove r$i; done", cwd=project)
-            wait_until(lambda: box.ask(look)["look"]["errno"] in BLOCKED, "the guard is back", 3)
+            wait_until(lambda: box.ask(look)["look"]["errno"] in BLOCKED, "the guard is back")
             failed_with({str(number): box.ask(look)["look"] for number in range(20)}, BLOCKED)
         box.finish()
         assert box.records(until="end")["end"]["guard_lost"]

@@ -51,7 +51,7 @@ def test_a_raised_soft_limit_stays_below_the_requested_one(actor: Actor, tier: s
 @requirement("limits")
 @at_tiers("limits")
 def test_the_wall_clock_ends_the_box_with_a_typed_outcome(actor: Actor, tier: str) -> None:
-    run = actor.run(["/bin/sh", "-c", "trap '' TERM INT; echo started; while :; do sleep 1; done"], tier=tier, limits={"wall": "1s"})
+    run = actor.run(["/bin/sh", "-c", "trap '' TERM INT; echo started; while :; do sleep 1; done"], tier=tier, limits={"wall": "3s"})
     assert run.raw.get("timed_out") or run.receipt["end"]["outcome"] == "timed_out"
     assert (run.raw.get("stdout") or run.stdout) == "started\n"
     twin = actor.run(["/bin/sh", "-c", "sleep 0.2; echo ended"], tier=tier, limits={"wall": "10s"})

@@ -52,16 +52,16 @@ def test_a_supervisor_killed_at_any_moment_of_the_start_leaves_nothing(actor: Ac
     marker = f"early-{os.urandom(4).hex()}"
     made = actor.plan(["/bin/sh", "-c", f": {marker}; sleep 60"], tier=tier)
     with actor.spawn(made["argv"], env=made["env"], stdin=-3, stdout=-3, stderr=-3) as child:
-        wait_until(lambda: len(processes_with(marker)) >= 2, "left alone the line starts a box", 10)
+        wait_until(lambda: len(processes_with(marker)) >= 2, "left alone the line starts a box")
         child.kill()
     for number in range(120):
         with actor.spawn(made["argv"], env=made["env"], stdin=-3, stdout=-3, stderr=-3) as child:
-            wait_until(lambda child=child: _is_launcher(child.pid), "the launcher runs", 5)
+            wait_until(lambda child=child: _is_launcher(child.pid), "the launcher runs")
             spin = time.monotonic() + number * 0.0001
             while time.monotonic() < spin:
                 pass
             child.kill()
-    wait_until(lambda: processes_with(marker) == [], "every process is gone", 5)
+    wait_until(lambda: processes_with(marker) == [], "every process is gone")
 
 
 def _is_launcher(pid: int) -> bool:
@@ -94,7 +94,7 @@ def test_a_killed_supervisor_takes_the_box_along(actor: Actor, tier: str) -> Non
         wait_until(lambda m=marker: actor.host(m).exists() and len(processes_with(m)) >= 6, "the daemons run")
         child.send_signal(number)
         child.wait(20)
-        wait_until(lambda m=marker: processes_with(m) == [], "every process of the box is dead", 5)
+        wait_until(lambda m=marker: processes_with(m) == [], "every process of the box is dead")
 
 
 @requirement("proc.reaped")
@@ -109,8 +109,8 @@ def test_a_dead_caller_takes_the_box_along(actor: Actor, tier: str) -> None:
     assert below, "the launcher is a child of the caller"
     driver.kill()
     driver.wait(20)
-    wait_until(lambda: processes_with(marker) == [], "every process of the box is dead", 5)
-    wait_until(lambda: all(_gone(pid) for pid in below), "the supervisor is gone too", 5)
+    wait_until(lambda: processes_with(marker) == [], "every process of the box is dead")
+    wait_until(lambda: all(_gone(pid) for pid in below), "the supervisor is gone too")
 
 
 def _gone(pid: int) -> bool:

@@ -113,8 +113,8 @@ def test_a_time_limit_is_typed_and_leaves_nothing_alive(work: Path) -> None:
     script = "sleep 1000 & echo started; exec sleep 1000"
     started = time.monotonic()
     with pytest.raises(stockade.TimedOut) as caught:
-        box(work).run(["sh", "-c", script], timeout=0.5, capture_output=True, text=True)
-    assert time.monotonic() - started < 8
+        box(work).run(["sh", "-c", script], timeout=3, capture_output=True, text=True)
+    assert time.monotonic() - started < 40
     assert isinstance(caught.value, subprocess.TimeoutExpired)
     assert caught.value.output == "started\n"
     assert caught.value.receipt.outcome == "timed_out"
@@ -142,7 +142,7 @@ def test_kill_ends_every_process_of_the_box(work: Path) -> None:
     launch = child.receipt
     assert launch is not None and launch.end is None
     child.kill()
-    assert child.wait(timeout=10) == -signal.SIGKILL
+    assert child.wait(timeout=30) == -signal.SIGKILL
     assert child.receipt is not None
     assert child.receipt.outcome == "killed"
     wait_gone(int(launch.launch["command_pid"]))
@@ -156,7 +156,7 @@ def test_terminate_reaches_the_command(work: Path) -> None:
         assert child.stdout.readline() == "up\n"
         assert child.poll() is None
         child.terminate()
-        assert child.wait(timeout=10) == 7
+        assert child.wait(timeout=30) == 7
 
 
 def test_the_box_ends_with_the_process_that_started_it(work: Path, own_state: Path) -> None:

@@ -15,7 +15,7 @@ from requirements import requirement
 from support.actors import PYTHON, WAIT_S, Actor
 from support.cli import environment, line, start, stockade
 from support.live import wait_until
-from support.terminal import Terminal
+from support.terminal import COUNT, Terminal, interrupt
 
 ENDS = [("exit 0", 0), ("exit 3", 3), ("exit 125", 125), ("exit 255", 255), ("kill -TERM $$", -15),
         ("kill -KILL $$", -9), ("kill -SEGV $$", -11)]
@@ -282,11 +282,8 @@ def test_a_failed_command_gets_one_exact_hint(actor: Actor) -> None:
 
 @requirement("C.terminal_as_without")
 def test_one_ctrl_c_is_one_sigint_for_the_command(actor: Actor) -> None:
-    script = "trap 'n=$((n+1))' INT; echo ready; sleep 1; sleep 0.2; echo count $n .; exit 6"
-    with terminal(actor, "run", "sh", "-c", script) as screen:
-        screen.read_until("ready")
-        screen.type(b"\x03")
-        assert screen.read_until(" .").endswith("count 1 .")
+    with terminal(actor, "run", PYTHON, "-c", f"{COUNT}\nraise SystemExit(6)") as screen:
+        assert interrupt(screen).endswith("count 1 .")
         assert screen.wait() == 6
 
 

@@ -116,7 +116,7 @@ def test_at_guarded_a_directory_that_is_shown_empty_counts_and_the_read_only_hom
 
 @requirement("end.discarded")
 def test_a_box_that_is_killed_is_counted_too(actor: Actor) -> None:
-    run = actor.run(["/bin/sh", "-c", "echo x > ~/.foo; exec sleep 60"], tier="strict", timeout=2)
+    run = actor.run(["/bin/sh", "-c", "echo x > ~/.foo; exec sleep 60"], tier="strict", timeout=4)
     assert run.raw["receipt"]["end"]["outcome"] == "timed_out" and run.raw["receipt"]["end"]["discarded"]["names"] == [f"{actor.home}/.foo"]
 
 

@@ -71,7 +71,7 @@ def test_many_boxes_of_which_some_are_killed_leave_nothing(actor: Actor) -> None
     assert killed == SPAWNS // KILL_EVERY
     assert result["ends"] == {"ended 0": SPAWNS - killed}
     assert result["new_descriptors"] == [] and result["children"] == []
-    wait_until(lambda: processes_with(marker) == [], "every process is gone", 5)
+    wait_until(lambda: processes_with(marker) == [], "every process is gone")
     assert before.left_behind() == {}
     # The log's notes of boxes that were killed last are settled by the next start on their root.
     actor.run(["true"], tier="strict")
@@ -104,7 +104,7 @@ def test_a_launcher_killed_in_an_empty_directory_leaves_no_file(actor: Actor, ti
         child.send_signal(signal.SIGKILL)
         child.wait(20)
         child.stdout.close()
-    wait_until(lambda: processes_with(marker) == [], "every process is gone", 5)
+    wait_until(lambda: processes_with(marker) == [], "every process is gone")
     left = before.left_behind()
     # The stored plan of a wrapped launch line is what the caller asked for; nothing else is new.
     left[actor.home] = {name: how for name, how in left.get(actor.home, {}).items() if "/stockade/plans/" not in name}

@@ -338,7 +338,7 @@ def test_failures_of_our_own_are_125_and_one_line(actor: Actor) -> None:
 
 @requirement("learn.ends_as_the_command")
 def test_a_time_limit_and_a_temp_on_disk_work_under_learn(actor: Actor) -> None:
-    done = stockade(actor, "learn", "--timeout", "700ms", "--tmp", "disk", "--", "sh", "-c", "echo x >/tmp/x && cat /tmp/x; exec sleep 60")
+    done = stockade(actor, "learn", "--timeout", "4s", "--tmp", "disk", "--", "sh", "-c", "echo x >/tmp/x && cat /tmp/x; exec sleep 60")
     assert (done.status, done.out) == (124, "x\n") and "stockade: learn: nothing was missing" in done.err
     assert stockade(actor, "ps").out.count("sleep") == 0
 

@@ -110,7 +110,7 @@ def test_a_flood_of_stops_does_not_keep_a_box_whose_supervisor_is_stopped(actor:
         if where == "outside":
             flood.start()
         assert mark.encode() in Path(f"/proc/{command}/cmdline").read_bytes()
-        wait_until(lambda: [pid for pid in processes_with(mark) if pid != child.pid] == [], "the box has ended without its supervisor", 12)
+        wait_until(lambda: [pid for pid in processes_with(mark) if pid != child.pid] == [], "the box has ended without its supervisor")
         assert state_of(child.pid) == "T"
     finally:
         over.set()

@@ -80,7 +80,7 @@ def test_a_terminal_that_hangs_up_takes_its_job_along(actor: Actor, way: str, st
             terminal.read_until("Stopped")
         terminal.process.kill()
         terminal.process.wait()
-    wait_until(lambda: processes_with(mark) == [], "nothing of the job is left", 5)
+    wait_until(lambda: processes_with(mark) == [], "nothing of the job is left")
 
 
 @requirement("C.terminal_as_without")
@@ -114,9 +114,8 @@ def _foreground_command(terminal: Terminal) -> bytes:
 @pytest.mark.parametrize("tier", TIERS)
 def test_terminal_modes_are_restored_when_the_command_dies(actor: Actor, tier: str) -> None:
     with Terminal.boxed(actor, ["/bin/sh", "-c", "stty raw -echo; kill -KILL $$"], tier=tier) as terminal:
-        before = termios.tcgetattr(terminal.master)
         assert terminal.wait() == -signal.SIGKILL
-        assert termios.tcgetattr(terminal.master) == before
+        assert termios.tcgetattr(terminal.master) == terminal.modes
 
 
 @requirement("C.terminal_as_without")

@@ -36,11 +36,12 @@ PLAN, RECEIPT = schema("plan.v1.json"), schema("receipt.v1.json")
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Json]:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Json]:
     """A home, a state home and a workspace with a repository of their own."""
     for name in ("home", "state", "work"):
         (tmp_path / name).mkdir(mode=0o700)
-    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path / "home"), "STOCKADE_HOME": str(tmp_path / "state")}
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path / "home")}
+    monkeypatch.setenv("STOCKADE_HOME", str(tmp_path / "state"))
     subprocess.run(["git", "init", "-q", str(tmp_path / "work")], env=env, check=True)
     work = str(tmp_path / "work")
     yield {"env": env, "cwd": work, "write": [work]}

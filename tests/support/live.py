@@ -136,7 +136,7 @@ def processes_with(marker: str) -> list[int]:
     return found
 
 
-def wait_until(condition: Any, what: str, timeout_s: float = 15) -> None:
+def wait_until(condition: Any, what: str, timeout_s: float = 30) -> None:
     """Wait for a condition, bounded; the pause only keeps the wait from burning a core."""
     import time
 

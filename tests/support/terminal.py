@@ -39,6 +39,7 @@ class Terminal:
     def __init__(self, start: Any) -> None:
         """``start(slave, before)`` starts the program with the slave as its standard streams."""
         self.master, slave = pty.openpty()
+        self.modes = termios.tcgetattr(self.master)  # before anybody could change them
         try:
             self.process: subprocess.Popen[bytes] = start(slave, ["/usr/bin/python3", "-c", TAKE])
         finally:

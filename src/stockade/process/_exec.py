@@ -20,6 +20,7 @@ from stockade.frozen import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import subprocess
     from typing import Any, NoReturn
 
     from stockade.process._box import Box as Box
@@ -185,6 +186,23 @@ def _forget_python() -> None:
     """
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
+
+
+def own_program(argv: Sequence[str], env: Mapping[str, str], *, cwd: str,
+                pass_fds: Sequence[int] = ()) -> subprocess.Popen[bytes]:
+    """Start a program of this package without a box, with pipes; only ``stockade.prove`` does.
+
+    No request of a caller leads here: it is for attacks on fixtures that have to be shown to work
+    first, and for another sandbox that they are tried in. In a session of its own: Ctrl-C at the
+    terminal is for the one who started us. Raises: LaunchFailed or Refused.
+    """
+    import subprocess
+
+    try:
+        return subprocess.Popen(list(argv), env=dict(env), cwd=cwd, pass_fds=tuple(pass_fds), start_new_session=True,
+                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    except OSError as err:
+        raise start_error(err) from err
 
 
 def launcher_facts() -> bytes:

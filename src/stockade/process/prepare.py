@@ -16,6 +16,7 @@ from time import time
 
 from stockade.errors import ConfigError, shortage
 from stockade.frozen import dataclass, field, replace
+from stockade.paths import OUR_VARIABLES
 from stockade.plan.witness import Witness
 from stockade.process import _exec
 from stockade.rules.request import Request
@@ -47,7 +48,8 @@ class Prepared:
     compiled: Compiled | None = field(default=None, repr=False)
 
 
-_remembered: OrderedDict[Request, tuple[Prepared, Witness]] = OrderedDict()
+Key = tuple[Request, tuple[str | None, ...]]
+_remembered: OrderedDict[Key, tuple[Prepared, Witness]] = OrderedDict()
 _lock = allocate_lock()
 
 
@@ -158,9 +160,9 @@ def make_state_home(resolved: Resolved) -> None:
         state_home({**os.environ, "STOCKADE_HOME": path}, create=True)
 
 
-def _key(request: Request) -> Request:
-    """Two commands of one program share a plan: only argv[0] and the switches matter."""
-    return replace(request, argv=request.argv[:1])
+def _key(request: Request) -> Key:
+    """Two commands of one program share a plan: only argv[0], the switches and where our files are matter."""
+    return replace(request, argv=request.argv[:1]), tuple(map(os.environ.get, OUR_VARIABLES))
 
 
 def _with_argv(warm: Prepared, request: Request) -> Prepared:
@@ -172,7 +174,7 @@ def _with_argv(warm: Prepared, request: Request) -> Prepared:
     return replace(warm, request=request, compiled=compiled)
 
 
-def _recall(key: Request, env: Any) -> Prepared | None:
+def _recall(key: Key, env: Any) -> Prepared | None:
     with _lock:
         entry = _remembered.get(key)
         if entry is not None:
@@ -183,7 +185,7 @@ def _recall(key: Request, env: Any) -> Prepared | None:
     return prepared if witness.still_true(env) else None
 
 
-def _remember(key: Request, prepared: Prepared) -> None:
+def _remember(key: Key, prepared: Prepared) -> None:
     from stockade.plan import own
 
     assert prepared.compiled is not None

@@ -96,8 +96,7 @@ class _Resolver:
 
     def _say_where_the_record_goes(self) -> None:
         state = self.settings.state_home
-        environ = self.request.environ()
-        named = [f"variable {name}" for name in ("STOCKADE_HOME", "XDG_STATE_HOME") if environ.get(name)]
+        named = [f"variable {name}" for name in ("STOCKADE_HOME", "XDG_STATE_HOME") if os.environ.get(name)]
         if self.policy.state_home is not None:
             named = [self.policy.origin("state_home")]
         self.values["state_home"] = Sourced(value=state.path, origin="fallback" if state.ephemeral else

@@ -82,12 +82,13 @@ class Settings:
 def load_settings(request: Request, *, system_dir: str = SYSTEM_DIR) -> Settings:
     """Read policy, configuration and trust for one request.
 
+    Where they lie is this process's to say, never the request's ``env``.
     Raises: ConfigError ``policy_invalid``, ``config_invalid``, ``state_home_invalid``.
     """
     environ = request.environ()
-    own_config = config_home(environ)
+    own_config = config_home(os.environ)
     policy = load_policy(str(own_config), system_dir=system_dir)
-    state = _state_home(environ, policy)
+    state = _state_home(policy)
     places = Places(
         environ=environ, home=str(canonical(home_dir(env=environ))),
         homes=tuple(str(home) for home in homes(environ)), workspace=workspace_of(request.cwd),
@@ -101,11 +102,11 @@ def load_settings(request: Request, *, system_dir: str = SYSTEM_DIR) -> Settings
         str(own_config), system_dir=system_dir), files=tuple(file for file in found if file is not None))
 
 
-def _state_home(environ: Mapping[str, str], policy: Policy) -> StateHome:
+def _state_home(policy: Policy) -> StateHome:
     if policy.state_home is None:
-        return state_home(environ, create=False)
+        return state_home(os.environ, create=False)
     # Falling back to another place would keep the record where the policy does not look.
-    state = state_home({**environ, "STOCKADE_HOME": policy.state_home}, create=False)
+    state = state_home({**os.environ, "STOCKADE_HOME": policy.state_home}, create=False)
     if state.ephemeral:
         raise ConfigError("state_home_invalid", f"state home {policy.state_home!r} of "
                           f"{policy.origin('state_home')}: cannot be written")

@@ -10,55 +10,12 @@ from typing import Any
 import pytest
 
 from stockade.errors import ConfigError, Refused
-from stockade.paths import StateHome, state_home
 from stockade.rules import trust
 from stockade.rules.load import load_list, profile_data, profile_names
 from stockade.rules.match import matches
-from stockade.rules.request import build_request
-from stockade.rules.resolve import Resolved, resolve
-from stockade.rules.settings import load_settings, project_document
+from stockade.rules.settings import project_document
 from stockade.rules.tiers import CALLERS, Caller, Tier
-
-HEAD = 'schema = "profile.v1"\ndescription = "d"\n'
-
-
-class World:
-    """A home with a repository in it, an empty system directory, and files on demand."""
-
-    def __init__(self, base: Path) -> None:
-        self.home, self.etc = base / "home", base / "etc"
-        self.repo = self.home / "repo"
-        self.conf = self.home / ".config/stockade"
-        for directory in (self.repo / ".git", self.repo / "sub", self.conf / "profiles", self.etc):
-            directory.mkdir(parents=True)
-        (self.repo / ".git/HEAD").write_text("ref: refs/heads/main\n")
-        self.env: dict[str, str] = {"HOME": str(self.home), "PATH": "/usr/bin:/bin"}
-
-    @property
-    def state(self) -> StateHome:
-        return state_home(self.env)
-
-    def config(self, text: str) -> None:
-        (self.conf / "config.toml").write_text(text)
-
-    def project(self, text: str) -> None:
-        (self.repo / ".stockade.toml").write_text(text)
-
-    def policy(self, text: str) -> None:
-        (self.conf / "policy.toml").write_text(text)
-
-    def profile(self, name: str, text: str) -> None:
-        (self.conf / f"profiles/{name}.toml").write_text(HEAD + text)
-
-    def resolve(self, *argv: str, **options: Any) -> Resolved:
-        options = {"cwd": self.repo / "sub", "caller": "operator", **options}
-        request = build_request(list(argv) or ["tool"], env=self.env, **options)
-        return resolve(request, load_settings(request, system_dir=str(self.etc)))
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path.resolve())
+from unit.rules.world import World
 
 
 @pytest.mark.parametrize("caller", [str(c) for c in CALLERS if c != Caller.FIRST_PARTY])
