@@ -124,6 +124,7 @@ def _compiled(request: Request, settings: Settings, *, stored: bool = False, mak
     from stockade.host.active import active
     from stockade.host.probe import host_facts
     from stockade.plan.compile import compile_plan
+    from stockade.plan.inputs import write_paths
     from stockade.rules.resolve import resolve
 
     resolved = resolve(request, settings)
@@ -137,6 +138,9 @@ def _compiled(request: Request, settings: Settings, *, stored: bool = False, mak
         record.collect(resolved.state_home.audit, resolved.policy.retention_s)
     compiled = None
     if decision.kind == "wrap":
+        from stockade.process import reach
+
+        reach.check_roots(write_paths(resolved, ()))
         keep = tuple(name for name, _ in resolved.set_env) if stored else ()
         compiled = compile_plan(resolved, host, decision, keep_env=keep, stored=stored, make=make)
     return Prepared(request=request, resolved=resolved, decision=decision, compiled=compiled)
