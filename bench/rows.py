@@ -103,7 +103,7 @@ class Budget:
     """What a figure may be at most, or must be at least; without either the row is there to read the others by.
 
     ``floor``: the same figure of the minimal helper, taken in the same run. A budget below it asks for less than
-    the namespaces alone cost: a figure above it is called a limit then, and only then.
+    the namespaces alone cost: a figure above it is called a limit then, up to twice that cost.
     """
 
     unit: str = ""
@@ -122,7 +122,7 @@ class Budget:
         if self.most is None and self.least is None:
             return ""
         kept = (self.most is None or value <= self.most) and (self.least is None or value >= self.least)
-        out_of_reach = self.most is not None and self.floor is not None and self.floor > self.most
+        out_of_reach = self.most is not None and self.floor is not None and self.floor > self.most and value <= 2 * self.floor
         return "ok" if kept else "limit" if out_of_reach else "FAIL"
 
 

@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::receipts::{Out, REFUSED};
-use crate::report::{Refusal, Report};
+use crate::report::{self, Refusal, Report};
 use crate::spool::Spool;
 use crate::sys;
 
@@ -41,6 +41,8 @@ const UP: u32 = 4;
 
 static STATE: AtomicU32 = AtomicU32::new(OFF);
 static INIT: AtomicI32 = AtomicI32::new(0);
+/// The record of a start that took too long is kept, where it can be.
+static KEPT: AtomicU32 = AtomicU32::new(0);
 static NOTED: Mutex<Option<Noted>> = Mutex::new(None);
 static THREAD: Mutex<Option<JoinHandle<()>>> = Mutex::new(None);
 
@@ -177,13 +179,29 @@ fn over() -> ! {
 }
 
 fn say(noted: Noted) {
+    let Noted { to, journal } = noted;
     // SAFETY: the descriptor is open as long as the process lives, which ends here.
-    let report = noted.to.report.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-    let mut out = Out { run_id: noted.to.run_id, report: Report::new(report), ..Out::nowhere() };
-    out.spool = noted.to.spool.and_then(|path| Spool::open(Path::new(&path)).ok());
-    out.refuse(&Refusal::new("start_timed_out", "box").detail("the command was not started in time"));
-    if let Some((dir, name)) = noted.journal {
-        let _ = sys::unlink(dir, &name);
+    let report = to.report.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    let refusal = Refusal::new("start_timed_out", "box").detail("the command was not started in time");
+    let json = report::to_json(&refusal.record(&to.run_id)).unwrap_or_default();
+    Out { run_id: to.run_id, report: Report::new(report), ..Out::nowhere() }.refuse(&refusal);
+    keep(json, to.spool, journal);
+}
+
+/// On a thread of its own: the state home may hang as the start did, and P0 ends all the same.
+fn keep(json: String, spool: Option<String>, journal: Option<(RawFd, CString)>) {
+    let kept = std::thread::Builder::new().stack_size(64 << 10).spawn(move || {
+        if let Some(spool) = spool.and_then(|path| Spool::open(Path::new(&path)).ok()) {
+            let _ = spool.append(&json);
+        }
+        if let Some((dir, name)) = journal {
+            let _ = sys::unlink(dir, &name);
+        }
+        KEPT.store(1, Ordering::Release);
+        sys::futex_wake(&KEPT);
+    });
+    if kept.is_ok() {
+        sys::futex_wait_for(&KEPT, 0, DEATH_ROOM);
     }
 }
 

@@ -47,7 +47,10 @@ pub fn main(words: &[&CStr], block: Block) -> i32 {
     let session = Session::open(&args, &block, &start, &out);
     out.spool = match args.spool.as_deref().map(|path| Spool::open(Path::new(path))).transpose() {
         Ok(spool) => spool,
-        Err(e) => return out.refuse(&Refusal::new("spool_failed", args.spool.unwrap_or_default()).io(&e)),
+        Err(e) => {
+            clock::stop();
+            return out.refuse(&Refusal::new("spool_failed", args.spool.unwrap_or_default()).io(&e));
+        }
     };
     match session.and_then(|session| session.start(start, &out, &args, &block)) {
         Ok(code) => code,

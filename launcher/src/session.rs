@@ -89,8 +89,7 @@ impl Session {
         };
         check_inherited(&loaded.plan, args)?;
         if let Some(wall) = wall_ms(&loaded.plan, args).map(Duration::from_millis) {
-            let to =
-                clock::Told { run_id: out.run_id.clone(), report: args.report_fd, spool: args.spool.clone() };
+            let to = clock::Told { run_id: out.run_id.clone(), report: args.report_fd, spool: args.spool.clone() };
             clock::arm(clock::limit(began, wall), loaded.plan.mounts.len(), to)?;
         }
         check_words(&loaded.plan)?;

@@ -220,7 +220,7 @@ def test_a_launcher_that_waits_for_variables_ends_by_a_signal_like_any_program(a
 
 
 @requirement("launcher.fault_is_typed")
-def test_a_launcher_whose_variables_come_late_runs_the_command(actor: Actor) -> None:
+def test_a_launcher_that_gets_its_variables_by_a_pipe_runs_the_command(actor: Actor) -> None:
     """The twin: the same pipe, closed by its writer."""
     argv, marker = _marked(actor)
     reader, writer = os.pipe()

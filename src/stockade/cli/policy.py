@@ -16,7 +16,7 @@ from stockade.cli.output import clean, emit, paint, say, table
 from stockade.errors import ConfigError
 from stockade.frozen import dataclass
 from stockade.paths import config_home, is_below
-from stockade.rules.files import Document, read_toml
+from stockade.rules.files import Document, check_above, read_toml
 from stockade.rules.governance import KEYS, SYSTEM_DIR, Policy, intersect, parse_policy, policy_documents
 
 _SHOW = "stockade.policy-show.v1"
@@ -135,4 +135,6 @@ def _named(path: str) -> Part:
     if document is None:
         raise ConfigError("path_invalid", f"policy file {path!r}: does not exist (ENOENT)",
                           hint="name a file that exists")
+    if system:
+        check_above(path, "policy_invalid", (0,))
     return Part(document=document, policy=parse_policy(document))

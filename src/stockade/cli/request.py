@@ -19,14 +19,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from stockade.rules.settings import Settings
+
 # option -> keyword, where only the name differs
 _NAMES = {"tier": "tier", "cwd": "cwd", "net": "net", "tmp": "tmp", "cache": "cache",
           "on_persistence": "on_persistence"}
 _LISTS = {"profile": "profile", "read": "read", "write": "write", "hide": "hide", "allow_socket": "sockets",
           "allow": "allow", "device": "devices", "accept": "accept", "publish": "publish"}
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from stockade.rules.settings import Settings
 
 MAX_ENV_FILE = 1 << 20
 _NETS = ("none", "host")

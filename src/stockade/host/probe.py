@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from _thread import allocate_lock  # threading.Lock, without the rest of that module
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from stockade.decision import BackendVerdict, Decision
 from stockade.errors import Error, LaunchFailed, Refused
@@ -25,7 +25,11 @@ from stockade.rules.tiers import Tier
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from stockade.host.obstacles import Cause, Obstacle
+    from stockade.process import _exec
+    from stockade.rules.request import Request
 
 # strict without a network and guarded with the host's: together they use every mechanism.
 PROBES = (("strict", "none"), ("guarded", "host"))
@@ -119,7 +123,7 @@ def _verdict(host: HostFacts, kept: Mapping[str, set[str]], *, settled: bool) ->
     Without scopes of Landlock nothing stands between a box in the host's network namespace and
     the abstract sockets of that namespace; a namespace of its own keeps them away by itself.
     """
-    by_net = frozenset(p.id for p in PROMISES if p.net_needs or any("netns" in facts for facts in p.needs))
+    by_net = frozenset(p.id for p in PROMISES if p.net_needs or any("netns" in names for names in p.needs))
     alone = kept.get("none", kept.get("host", set()))
     shared = kept.get("host", alone)
     open_net = frozenset(alone - shared) & by_net
@@ -145,25 +149,42 @@ def _kept(host: HostFacts, state: StateHome, tier: str, net: str) -> set[str]:
     """
     from stockade.plan.compile import compile_plan
     from stockade.process import _exec
-    from stockade.rules.request import build_request
     from stockade.rules.resolve import resolve
     from stockade.rules.settings import bare_settings
 
-    launcher = _exec.launcher_path()
     # What is lost is read from the receipt: a promise that nobody accepts would refuse the whole box.
-    request = build_request([launcher, "--version", "--json"], tier=tier, net=net, cwd="/",
-                            read=[os.path.dirname(launcher)], caller="document", cache="off",
-                            accept=list(PROMISE_IDS))
+    request = noop(tier, net, accept=PROMISE_IDS)
     compiled = compile_plan(resolve(request, bare_settings(request, state)), host, _asked(Tier[tier]))
     launch = _exec.Launch(argv=compiled.argv, plan=compiled.canonical, cwd=compiled.cwd,
                           binds=tuple(sorted(compiled.binds.items())), timeout_ms=TIMEOUT_MS)
-    with _exec.Box(launch, stdin=_exec.DEVNULL, stdout=_exec.DEVNULL,
-                   stderr=_exec.DEVNULL) as box:
-        status = box.wait(timeout=TIMEOUT_MS / 1000 + 5)
-        receipt = box.receipt
+    status, receipt = ended(launch, TIMEOUT_MS / 1000)
     if receipt is None or status != 0:
         raise LaunchFailed("launch_failed", f"probe at {tier}: got status {status}, expected 0", returncode=status)
     return {promise.id for promise in receipt.promises if promise.state == "kept"}
+
+
+def noop(tier: str, net: str, *, accept: Iterable[str] = ()) -> Request:
+    """Return the request of a box around the launcher's own --version, of nobody's configuration."""
+    from stockade.process import _exec
+    from stockade.rules.request import build_request
+
+    launcher = _exec.launcher_path()
+    return build_request([launcher, "--version", "--json"], tier=tier, net=net, cwd="/", caller="document",
+                         cache="off", read=[os.path.dirname(launcher)], accept=list(accept))
+
+
+def ended(launch: _exec.Launch, limit_s: float) -> tuple[int, Any]:
+    """Run a launch to its end and return status and receipt. Raises: Refused, LaunchFailed."""
+    from subprocess import TimeoutExpired
+
+    from stockade.process import _exec
+
+    with _exec.Box(launch, stdin=_exec.DEVNULL, stdout=_exec.DEVNULL, stderr=_exec.DEVNULL) as box:
+        try:
+            # A start has ten seconds beyond the command's limit, and its end two more (launcher/src/clock.rs).
+            return box.wait(timeout=limit_s + 15), box.receipt
+        except TimeoutExpired:
+            raise Refused("start_timed_out", "no-op: got no end, expected one in time", transient=True) from None
 
 
 def _asked(tier: Tier) -> Decision:

@@ -227,6 +227,8 @@ def answers(path: str) -> bool:
     try:
         done = subprocess.run([launcher_path(), "--look", path], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                               stderr=subprocess.DEVNULL, check=False, timeout=10)
+    except subprocess.TimeoutExpired:
+        return False
     except OSError as err:
         raise start_error(err) from err
     return done.returncode == 0

@@ -28,7 +28,6 @@ from stockade.process.capture import CHUNK
 from stockade.process.options import Args, collected
 from stockade.process.prepare import Prepared, prepare
 from stockade.process.receipt import Receipt
-from stockade.rules.request import Request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -243,15 +242,15 @@ async def _spawn(args: Args, options: Mapping[str, Any]) -> Process:
     for name in ("text", "encoding", "errors", "bufsize", "universal_newlines"):
         if options.get(name):
             raise ConfigError("option_refused", f"option {name!r}: asyncio streams are bytes")
-    prepared = await _prepared(request_of(args, options))
+    prepared = await _prepared(args, options)
     downgrade.tell(prepared)
     return await _start(prepared, options)
 
 
-async def _prepared(request: Request) -> Prepared:
-    """Prepare beside the loop. Raises: as ``prepare``; Refused(resource) where no thread can be made."""
+async def _prepared(args: Args, options: Mapping[str, Any]) -> Prepared:
+    """Check and prepare beside the loop: both look at files. Raises: as ``prepare``; Refused(resource)."""
     try:
-        return await asyncio.to_thread(prepare, request)
+        return await asyncio.to_thread(lambda: prepare(request_of(args, options)))
     except OSError as err:  # the executor's modules are loaded by the first call
         short = shortage(err, "preparation of the box")
         if short is None:
@@ -320,7 +319,7 @@ async def run_async(
 async def run_async_with(args: Args, options: Mapping[str, Any]) -> Completed[Any]:
     """Do what ``run_async`` does, with the options as a table."""
     check_process_options(options, capturing=True)
-    prepared = await _prepared(request_of(args, options))
+    prepared = await _prepared(args, options)
     downgrade.tell(prepared)
     process = await _start(prepared, _streams(options))
     try:

@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-NAMED = ("read", "write", "hide")
+NAMED = ("read", "write", "hide", "profile", "sockets", "devices")
 PATH = (str, bytes, os.PathLike)
 LINKS = 40  # as many as the kernel follows
 
@@ -37,10 +37,12 @@ def check_named(options: Mapping[str, Any]) -> None:
     paths = [item for name in NAMED for item in _listed(options.get(name))]
     named = [_spelled(item, home) for item in (options.get("cwd") or "", *paths) if isinstance(item, PATH)]
     try:
-        # Only what this process has not asked for yet: a warm start does not even read the mount table.
-        _check(os.getcwd(), tuple(named))
+        # Found once: a warm start does not even read the mount table.
+        crossings = _crossings(os.getcwd(), tuple(named))
     except OSError:
         return
+    for point, text in crossings:
+        _must_answer(point, text)  # who answered before may not now
 
 
 def _listed(value: Any) -> Iterable[Any]:
@@ -55,12 +57,15 @@ def _spelled(value: Any, home: str) -> str:
 
 
 @lru_cache(maxsize=256)
-def _check(here: str, named: tuple[str, ...]) -> None:
-    """The first of ``named`` is the working directory, from which the others count."""
+def _crossings(here: str, named: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Return the distant mounts on the way to each name; the first is the directory from which others count."""
     distant = {mount.point for mount in mountinfo.read() if mount.distant}
+    found: list[tuple[str, str]] = []
     for text in named if distant else ():
         for point in crossed(os.path.join(here, named[0], text), distant):
-            _must_answer(point, text or here)
+            _must_answer(point, text or here)  # before the way goes on behind it
+            found.append((point, text or here))
+    return tuple(found)
 
 
 def check_roots(roots: Iterable[str]) -> None:
@@ -82,11 +87,19 @@ def crossed(path: str, points: set[str]) -> Iterator[str]:
         here = os.path.dirname(here) if part == ".." else os.path.join(here, part)
         if here in points:
             yield here
-        if links < LINKS and os.path.islink(here):
+        target = _target(here) if links < LINKS else None
+        if target is not None:
             links += 1
-            target = os.readlink(here)
             here = "/" if target.startswith("/") else os.path.dirname(here)
             rest.extend(target.split("/")[::-1])
+
+
+def _target(path: str) -> str | None:
+    """Return what a link leads to; None for what is no link, or gone."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None
 
 
 def _must_answer(point: str, named: str) -> None:

@@ -208,7 +208,7 @@ def peer(name: str) -> Start:
     Raises: Refused ``prove_unsupported``, ConfigError ``peer_missing``.
     """
     if name not in PEERS:
-        raise Refused("prove_unsupported", f"--against {name!r}: expected {' or '.join(PEERS)}")
+        raise Refused("prove_unsupported", f"--against: got {name!r}, expected {' or '.join(PEERS)}")
     program = shutil.which(name)
     if program is None:
         raise ConfigError("peer_missing", f"{name}: got no such program on PATH, expected one")

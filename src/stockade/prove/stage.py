@@ -179,7 +179,8 @@ def opened() -> Iterator[Stage]:
     try:
         base = _answer(process)["base"]
         if not base:
-            raise LaunchFailed("prove_failed", f"fixtures: cannot be written in any of {places}, expected one")
+            wanted = ", ".join(map(repr, places))
+            raise LaunchFailed("prove_failed", f"fixtures: got no place that takes them, expected one of {wanted}")
         stage = Stage(base, process)
         stage.memory, stage.argument = memory, argument
         stage.furnish()

@@ -153,9 +153,11 @@ def main() -> None:
     LIBC.prctl(PR_SET_PTRACER, ANYBODY, 0, 0, 0)
     # Made here and not by the one who asks, who may be killed at any moment: whoever makes it removes it.
     base = new_directory(sys.argv[2:])
-    tell({"base": base})
-    job, made = json.loads(sys.stdin.readline() or "{}"), dict[str, int]()
+    job: Job = {}
+    made: dict[str, int] = {}
     try:
+        tell({"base": base})
+        job = json.loads(sys.stdin.readline() or "{}")
         if not job:
             return
         secret = ctypes.create_string_buffer(job["secret"].encode())
@@ -169,8 +171,10 @@ def main() -> None:
         for _ in sys.stdin:
             tell({"signalled": bool(signal.sigtimedwait({signal.SIGUSR1}, 0))})
     finally:
-        drop_shared(made, job)
-        clear(base)
+        try:
+            drop_shared(made, job)
+        finally:
+            clear(base)
 
 
 if __name__ == "__main__":

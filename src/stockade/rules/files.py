@@ -163,7 +163,7 @@ def read_checked(path: str, code: str, *, owners: Iterable[int] | None = None, s
     try:
         info = os.fstat(descriptor)
         if not stat.S_ISREG(info.st_mode):
-            raise _fault(path, code, "file", "expected a regular file")
+            raise _fault(path, code, "file", "got another kind of file, expected a regular one")
         _check_owner(path, code, "file", info, owners, strict_mode=strict_mode)
         return _read_bounded(path, code, descriptor)
     finally:
@@ -206,7 +206,7 @@ def check_above(path: str, code: str, owners: Iterable[int]) -> None:
 def _check_absent(path: str, code: str, kind: str) -> None:
     # A dangling link is not absence: somebody meant a file to be here.
     if os.path.islink(path):
-        raise _fault(path, code, kind, "a link to nothing (ENOENT)")
+        raise _fault(path, code, kind, f"got a link to nothing, expected a {kind} (ENOENT)")
 
 
 def _check_owner(path: str, code: str, kind: str, info: os.stat_result, owners: Iterable[int] | None, *,
@@ -236,7 +236,7 @@ def _read_bounded(path: str, code: str, descriptor: int) -> bytes:
             return b"".join(parts)
         parts.append(part)
         total += len(part)
-    raise _fault(path, code, "file", f"larger than {MAX_BYTES} bytes")
+    raise _fault(path, code, "file", f"got more than {MAX_BYTES} bytes, expected at most that")
 
 
 def _name(error: OSError) -> str:

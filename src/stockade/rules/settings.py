@@ -1,10 +1,8 @@
 """Steps (1) and (3): what the caller left open, from files, class row and policy.
 
-Owns: reading the configuration files once per request, and ``resolve``: every value with its
-origin, in the order argument, named profiles, project file, user file, system file, profile
-picked by argv[0], class row; then policy clamps.
+Owns: reading policy, configuration and trust once per request.
 Fails closed: an invalid file stops the request; an untrusted project file can only narrow.
-Read next: ``stockade.decision``, ``stockade.plan.compile``.
+Read next: ``resolve.py`` (the order in which they count).
 """
 
 from __future__ import annotations

@@ -64,7 +64,8 @@ def _entries(state: StateHome, looked: Looked | None = None) -> dict[str, Any]:
     try:
         data = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise ConfigError("config_invalid", f"file {str(state.trust_file)!r}: {error or 'nested too deeply'}",
+        reason = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise ConfigError("config_invalid", f"file {str(state.trust_file)!r}: {reason}",
                           hint="remove the file; projects must be trusted again") from None
     entries = data.get("files") if isinstance(data, dict) and data.get("schema") == _SCHEMA else None
     if not isinstance(entries, dict):
