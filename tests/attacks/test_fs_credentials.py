@@ -227,3 +227,20 @@ def test_the_mail_spool_of_the_system_cannot_be_read(actor: Actor, tier: str) ->
         actor.remove(witness)
     finally:
         subprocess.run([*enter, "umount", "/var/mail"], check=True)
+
+
+@requirement("fs.credentials", "fs.own_state")
+@at_tiers("fs.credentials")
+@pytest.mark.parametrize("word", ["option", "project"])
+def test_hiding_the_home_shows_nothing_that_the_tier_hides(actor: Actor, stores: list[str], fresh_repo: str, tier: str, word: str) -> None:
+    """A hidden name that holds the others must not take their places; an untrusted project may say it, too."""
+    key = actor.put(f"{actor.home}/.local/state/stockade/keys/test.key", NEEDLE)
+    reads = _reads([*stores, key])
+    worked(actor.bare(reads))
+    option = {"hide": [actor.home], "write": [fresh_repo]} if word == "option" else {}
+    if word == "project":
+        actor.put(f"{fresh_repo}/.stockade.toml", 'hide = ["~/"]\n', 0o644)
+    run = actor.box([*reads, op("list", "home", path=actor.home)], tier=tier, cwd=fresh_repo, read=[str(actor.stage.root)], **option)
+    failed_with(run.answers, GONE, but={"home"})
+    assert not {".ssh", ".aws", ".local"} & set(run.answers["home"]["value"] or []), run.answers["home"]
+    actor.remove(key)

@@ -40,10 +40,11 @@ pub fn cover(root: &Root, dir: &str) -> Result<(), Refusal> {
         Some(_) => sys::clone_tree(here.as_raw_fd(), false),
         None => here.try_clone(),
     };
-    match lower.and_then(|lower| put_overlay(root, lower, dir, &[], &[])) {
-        Err(e) if refused(e.raw_os_error()) => put_list(root, &here, dir, Names::default()).map_err(|e| fail(&e)),
-        other => other.map_err(|e| fail(&e)),
-    }
+    let put = match lower.and_then(|lower| put_overlay(root, lower, dir, &[], &[])) {
+        Err(e) if refused(e.raw_os_error()) => put_list(root, &here, dir, Names::default()),
+        other => other,
+    };
+    put.or_else(|e| still_reachable(root, dir, fail(&e)))
 }
 
 /// An inert file over a socket whose directory must stay as it is.
@@ -51,7 +52,14 @@ pub fn cover_file(root: &Root, file: &str) -> Result<(), Refusal> {
     let fail = |e: &io::Error| Refusal::new("mount_denied", format!("cover of {file}")).io(e);
     let Some(here) = reachable(root, file)? else { return Ok(()) };
     let inert = sys::open_host("/dev/null").and_then(|null| sys::clone_tree(null.as_raw_fd(), false));
-    inert.and_then(|inert| sys::attach(inert.as_raw_fd(), here.as_raw_fd())).map_err(|e| fail(&e))
+    inert
+        .and_then(|inert| sys::attach(inert.as_raw_fd(), here.as_raw_fd()))
+        .or_else(|e| still_reachable(root, file, fail(&e)))
+}
+
+/// What the host has removed meanwhile needs no cover (mount(2), ENOENT for an unlinked place).
+fn still_reachable(root: &Root, path: &str, failed: Refusal) -> Result<(), Refusal> {
+    reachable(root, path)?.map_or(Ok(()), |_| Err(failed))
 }
 
 /// What P1 itself cannot reach in the new root, the command cannot either.

@@ -12,6 +12,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 
+from stockade.errors import Refused
 from stockade.frozen import NamedTuple
 from stockade.plan import mountinfo, own
 from stockade.plan.want import Want, below_any
@@ -19,6 +20,7 @@ from stockade.rules.load import Entry, load_list
 from stockade.rules.match import is_pattern, matches
 from stockade.rules.moves import XDG, locations
 
+OWN = ("/proc", "/dev")  # a box cannot be without them, and the host's are not shown
 COVERED = ("/proc/", "/run/", "/dev/", "/tmp/")  # private in every box: what lies there is not seen
 _XDG_NAMES = frozenset(name for name, _ in XDG)
 
@@ -122,6 +124,10 @@ def survey(want: Want) -> tuple[tuple[Hidden, ...], str | None]:
             if heard is not None:
                 found.append(heard)
     # A caller's own --hide beats every grant, so it is added after the grants were heard.
+    for path in want.hide:
+        if path == "/" or below_any(path, OWN):
+            raise Refused("grant_unsupported", f"hide {path}: every box has {' and '.join(OWN)} of its own and a root",
+                          hint="name what is to be hidden below it; strict shows no more than it needs")
     found.extend(Hidden(path=spelling, why="hide") for path in want.hide for spelling in spellings(path))
     found.extend(_aliases(found, want))
     return _outermost(found), opened

@@ -254,6 +254,11 @@ def _aliases(want: Want) -> list[str]:
 
 
 def _home(home: str, want: Want, hidden: tuple[Hidden, ...]) -> list[Row]:
+    gone = [item.path for item in hidden if item.why == "hide"]
+    if home in gone:
+        return [rows.tmpfs(home, mode="0700", size_bytes=memory_budget(want.ram_bytes) // 8)]
+    if below_any(home, gone):
+        return []  # hidden with the directory around it
     idmap, owner = want.ids.shifted, owner_of(home)
     inside = within(hidden, home, tuple(h for h in want.homes if h != home and is_below(h, home)))
     if not inside and not idmap and not below_any(home, list(PRIVATE)):
