@@ -166,6 +166,10 @@ impl Supervisor {
         // SAFETY: the buffer lives through the call.
         let size = unsafe { libc::read(pipe.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) };
         self.errors = None;
+        if size > 0 && self.ended.is_some() {
+            // A box that was ended from here: its processes may speak of each other's end.
+            return Some(Step::Refused(self.never_started()));
+        }
         if size > 0 {
             let bytes = &buffer[..size as usize];
             let unknown = || Refusal::new("fork_failed", "box").detail("got an unreadable refusal");
@@ -174,15 +178,19 @@ impl Supervisor {
         // The fork was announced before the pipe could close, unless the box died on the way.
         while self.command == 0 && self.events() {}
         if self.command == 0 {
-            let code = match self.ended {
-                Some(Outcome::CallerGone) => "caller_gone",
-                Some(Outcome::TimedOut) => "start_timed_out",
-                _ => "fork_failed",
-            };
-            return Some(Step::Refused(Refusal::new(code, "box").detail("the box ended before its command started")));
+            return Some(Step::Refused(self.never_started()));
         }
         self.started = true;
         Some(Step::Started)
+    }
+
+    fn never_started(&self) -> Refusal {
+        let code = match self.ended {
+            Some(Outcome::CallerGone) => "caller_gone",
+            Some(Outcome::TimedOut) => "start_timed_out",
+            _ => "fork_failed",
+        };
+        Refusal::new(code, "box").detail("the box ended before its command started")
     }
 
     /// One event of P1; false when there is none.

@@ -31,7 +31,7 @@ from stockade.rules.match import is_pattern
 from stockade.rules.moves import locations
 from stockade.rules.resolve import Resolved
 from stockade.rules.tiers import Tier
-from stockade.rules.voiding import expand, path_matches, waived_by
+from stockade.rules.voiding import address, expand, path_matches, waived_by
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ def socket_paths(resolved: Resolved, env: Mapping[str, str]) -> tuple[str, ...]:
         if entry is None:
             found.append(_socket(item.value, [root.real for root in resolved.write_roots]))
             continue
-        places = [_address(env.get(name, "")) for name in entry.env]
+        places = [address(env.get(name, "")) for name in entry.env]
         if not item.origin.startswith("tier "):
             # What a tier grants unasked is the agent that the caller uses, not any that is there.
             places += [expand(pattern, resolved.home, env) or "" for pattern in entry.paths]
@@ -263,12 +263,6 @@ def _socket(path: str, roots: list[str]) -> str:
     if not is_socket(path):
         raise Refused("source_type", f"socket {path!r}: not a socket", hint="name the socket itself")
     return os.path.realpath(path)
-
-
-def _address(value: str) -> str:
-    """Return the path of an address: ``/x``, ``unix:///x``, ``unix:path=/x,guid=...``."""
-    text = value.removeprefix("unix://").removeprefix("unix:path=").removeprefix("unix:")
-    return text.split(",")[0]
 
 
 def _matching(place: str) -> list[str]:

@@ -44,9 +44,10 @@ class Witness:
         for name, value in self._names.items():
             if plain.get(name) != value:
                 return False
-        if not self._paths_are_as_they_were():
+        # The mounts first: a path on one that came since may never answer.
+        if self._mounts is not None and _mount_table() != self._mounts:
             return False
-        return self._mounts is None or _mount_table() == self._mounts
+        return self._paths_are_as_they_were()
 
     def _paths_are_as_they_were(self) -> bool:
         # A strict box looks at a hundred paths at each start: no call per path but the kernel's.

@@ -8,7 +8,7 @@ Read next: ``rules/voiding.toml``, ``stockade.plan.compile`` (marks the promises
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from stockade.rules.load import Entry, load_list
 from stockade.rules.match import matches
@@ -39,7 +39,21 @@ def socket_names(value: str, home: str, environ: Mapping[str, str]) -> tuple[str
     plain = os.path.normpath(value)
     spellings = {plain, plain.replace("/var/run/", "/run/", 1) if plain.startswith("/var/run/") else plain}
     return tuple(e.id for e in load_list("sockets")
-                 if any(path_matches(p, s, home, environ) for p in e.paths for s in spellings))
+                 if any(path_matches(p, s, home, environ) for p in e.paths for s in spellings)
+                 or not spellings.isdisjoint(_called(e.env, environ)))
+
+
+def _called(names: Iterable[str], environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield where variables say that a socket is: those of the request, and of the caller, which it may leave out."""
+    for value in {source.get(name, "") for name in names for source in (environ, os.environ)}:
+        place = address(value)
+        if place.startswith("/"):
+            yield from (os.path.normpath(place), os.path.realpath(place))
+
+
+def address(value: str) -> str:
+    """Return the path in a variable that names a socket: ``unix:///p``, ``unix:path=/p,guid=…`` or the path itself."""
+    return value.removeprefix("unix://").removeprefix("unix:path=").removeprefix("unix:").split(",")[0]
 
 
 def path_matches(pattern: str, path: str, home: str, environ: Mapping[str, str]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -263,3 +264,25 @@ def test_the_intersection_of_two_policies_is_never_wider_than_either(a: dict[str
             assert both.denies_accept(word) >= one.denies_accept(word)
         for word in NAMES:
             assert both.denies_profile(word) >= one.denies_profile(word)
+
+
+@pytest.mark.parametrize("spelling", ["{}", "unix://{}", "unix:path={},guid=1"])
+@pytest.mark.parametrize("source", ["request", "process"])
+def test_a_denied_socket_is_known_by_the_variable_that_names_it(
+        world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spelling: str, source: str) -> None:
+    """An agent may listen anywhere; which socket it is says the variable of its clients, not the path."""
+    path = str(tmp_path / "ag.sock")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        (tmp_path / "link.sock").symlink_to(path)
+        assert [item.value for item in world.resolve(sockets=[path], tier="guarded").sockets if item.origin == "argument"] == [path]
+        world.policy('deny_grants = ["ssh-agent"]\n')
+        assert [item.value for item in world.resolve(sockets=[path], tier="guarded").sockets if item.origin == "argument"] == [path]
+        if source == "request":
+            world.env["SSH_AUTH_SOCK"] = spelling.format(path)
+        else:
+            monkeypatch.setenv("SSH_AUTH_SOCK", spelling.format(path))
+        for name in (path, str(tmp_path / "link.sock")):
+            with pytest.raises(Refused) as caught:
+                world.resolve(sockets=[name], tier="guarded")
+            assert caught.value.code == "policy_denied"
