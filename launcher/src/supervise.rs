@@ -166,8 +166,8 @@ impl Supervisor {
         // SAFETY: the buffer lives through the call.
         let size = unsafe { libc::read(pipe.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) };
         self.errors = None;
-        if size > 0 && self.ended.is_some() {
-            // A box that was ended from here: its processes may speak of each other's end.
+        if size > 0 && matches!(self.ended, Some(Outcome::TimedOut | Outcome::CallerGone)) {
+            // The box was ended from here: its processes may speak of each other's end.
             return Some(Step::Refused(self.never_started()));
         }
         if size > 0 {
