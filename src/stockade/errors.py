@@ -103,6 +103,8 @@ CODES: dict[str, Code] = {
     "receipt_invalid": Code("the launcher's report cannot be read", "reinstall; the versions may differ"),
     "timed_out": Code("the wall-clock limit ended the box", "raise the limit: --timeout, timeout=", EXIT_TIMED_OUT),
     "command_failed": Code("the command ended with a status other than 0", "its own output says why", 1),
+    "output_failed": Code("what the command prints cannot be written",
+                          "make room where standard output goes, or keep its reader alive"),
     "prove_failed": Code("the attacks could not be made, so nothing is shown",
                          "try again when the machine has less to do; stockade doctor examines the host"),
     "prove_unsupported": Code("this version cannot prove that", "see stockade prove --help"),

@@ -16,6 +16,7 @@ from stockade.errors import ConfigError
 from stockade.frozen import dataclass
 
 AnyPath = str | os.PathLike[str]
+MAX_LINKS = 40  # as many as the kernel follows
 
 # The variables that say where our own files are. They are read from this process alone: what a request
 # gives as ``env`` is for the command, and must not choose the policy, the trust or the log.
@@ -257,6 +258,40 @@ def parents(path: str) -> Iterator[str]:
     while (above := os.path.dirname(path)) != path:
         yield above
         path = above
+
+
+def steps(path: str) -> Iterator[str]:
+    """Yield each place on the way along an absolute path, links followed, before it is looked at.
+
+    Each stands in a directory that the steps before led to. The last is a link only when there are more of
+    them than the kernel follows.
+    """
+    rest, here, links = path.split("/")[::-1], "/", 0
+    while rest:
+        part = rest.pop()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            here = os.path.dirname(here)
+            continue
+        here = os.path.join(here, part)
+        yield here
+        target = _target(here)
+        if target is None:
+            continue
+        links += 1
+        if links > MAX_LINKS:
+            return
+        here = "/" if target.startswith("/") else os.path.dirname(here)
+        rest.extend(target.split("/")[::-1])
+
+
+def _target(path: str) -> str | None:
+    """Return what a link leads to; None for what is no link, or gone."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None
 
 
 def git_top(path: AnyPath) -> str | None:

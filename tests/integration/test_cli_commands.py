@@ -15,7 +15,7 @@ import pytest
 
 from requirements import requirement
 from support.actors import Actor
-from support.cli import environment, start, stockade
+from support.cli import environment, line, start, stockade
 from support.live import wait_until
 from support.terminal import Terminal
 
@@ -444,3 +444,27 @@ def test_the_state_home_is_made_private(user: Actor) -> None:
     stockade(user, "run", "--quiet", "true", env=environment(user, STOCKADE_HOME=state))
     assert os.stat(user.host(state)).st_mode & 0o777 == 0o700
     user.remove(state)
+
+
+@pytest.mark.parametrize(("words", "status"), [
+    (("--version",), 2), (("--help",), 2), (("doctor",), 2), (("doctor", "--json"), 2), (("policy", "show"), 2), (("ps", "--json"), 2),
+    (("explain", "true"), 2), (("prove", "--help"), 2), (("run", "--help"), 125), (("policy", "nonsense"), 2),
+])
+def test_an_answer_that_nobody_takes_is_one_line_and_no_status_of_an_answer(actor: Actor, words: tuple[str, ...], status: int) -> None:
+    full = actor.call(["/bin/sh", "-c", 'exec "$@" > /dev/full', "sh", *line(*words)], env=environment(actor))
+    said = full.stderr.decode()
+    assert (full.returncode, said.count("\n")) == (status, 1), said
+    assert said.startswith("stockade: unknown_command: " if "nonsense" in words else "stockade: output_failed: standard output: "), said
+    # The twin: to somebody who takes it.
+    assert stockade(actor, *words).status in ((2,) if "nonsense" in words else (0, 1))
+
+
+def test_a_reader_that_is_gone_gets_no_traceback(actor: Actor) -> None:
+    """The pipe has no reader before anything is written; help is printed before SIGPIPE ends anybody."""
+    script = 'exec 3<> "$0"; exec 4> "$0"; exec 3>&-; exec "$@" >&4'
+    pipe = f"{actor.workspace}/nobody-reads"
+    assert actor.call(["mkfifo", pipe]).returncode == 0
+    done = actor.call(["/bin/sh", "-c", script, pipe, *line("--version")], env=environment(actor))
+    actor.remove(pipe)
+    assert done.returncode == 2 and done.stderr == b"stockade: output_failed: standard output: cannot be written (EPIPE)" \
+        b" (hint: make room where standard output goes, or keep its reader alive)\n", done

@@ -338,6 +338,8 @@ def test_a_receipt_that_cannot_be_delivered_is_typed_and_125(actor: Actor) -> No
     command = " ".join(line("run", "--receipt", "-", "true"))
     done = actor.call(["/bin/bash", "-c", f"set -o pipefail; {command} | (exec <&-; sleep 2); echo $?"], env=environment(actor))
     assert done.stdout.strip() == b"125" and b"report_failed" in done.stderr and b"internal" not in done.stderr, done
+    done = actor.call(["/bin/sh", "-c", f"exec {command} > /dev/full"], env=environment(actor))
+    assert done.returncode == 125 and done.stderr.count(b"\n") == 1 and b"report_failed" in done.stderr, done
 
 
 def test_a_name_that_is_on_no_readable_part_of_the_path_is_not_found(user: Actor) -> None:

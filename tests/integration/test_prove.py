@@ -101,6 +101,69 @@ def weakened(actor: Actor, tier: str, **more: Any) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
+def governed(actor: Actor, tier: str, policy: str, config: str = "") -> tuple[dict[str, Any], str]:
+    """Prove one tier where the machine has these files; returns the document and what people see."""
+    etc = f"{actor.home}/machine"
+    for name, text in (("policy.toml", policy), ("config.toml", config)):
+        actor.put(f"{etc}/{name}", text, 0o644)
+    actor.host(etc).chmod(0o755)
+    script = ("import json, os, sys\nfrom stockade.cli import prove as shown\nfrom stockade.prove.run import prove\n"
+              "from stockade.rules import governance, settings, tiers\n"
+              "for place in (governance.load_policy, settings.load_settings):\n"
+              "    place.__kwdefaults__.update(system_dir=sys.argv[1], root_uid=os.geteuid())\n"
+              "proof = prove((tiers.parse(sys.argv[2]),))\n"
+              "print(json.dumps(shown.document(proof)))\nshown._print(proof)\n")
+    done = actor.call([PYTHON, "-B", "-c", script, etc, tier], env=environment(actor), cwd="/")
+    actor.remove(etc)
+    assert done.returncode == 0, done.stderr.decode()
+    document, _, shown = done.stdout.decode().partition("\n")
+    return json.loads(document), shown
+
+
+@requirement("prove.nothing_broken")
+def test_what_configuration_grants_is_not_held_against_the_tier(actor: Actor) -> None:
+    document, shown = governed(actor, "strict", 'min_tier = "guarded"\n', 'env = ["AWS_*"]\nread = ["~/notes.txt"]\n')
+    assert document["answer"] == "nothing_broken", shown
+    assert [(trial["name"], trial["raised"], trial["effective_tier"]) for trial in document["tiers"]] == [("strict", [], "strict")]
+
+
+@requirement("prove.nothing_broken")
+def test_a_tier_that_policy_raises_is_not_said_to_have_been_tried(user: Actor) -> None:
+    document, shown = governed(user, "standard", 'min_tier = "strict"\n')
+    trial = document["tiers"][0]
+    policy = f"policy {user.home}/machine/policy.toml"
+    assert (trial["name"], trial["raised"], trial["raised_by"]) == ("strict", ["standard"], policy)
+    jsonschema.validate({"schema": "stockade.prove.v1", **document}, SCHEMA)
+    assert {row["id"] for row in trial["promises"]} > {"fs.home"} and trial["effective_tier"] == "strict"
+    assert shown.splitlines()[1].split() == ["PROMISE", "STRICT"] and ": strict: " in shown.splitlines()[0]
+    assert f"standard: raised by {policy}: what was tried is strict\n" in shown
+
+
+@requirement("prove.leaves_nothing")
+def test_the_state_home_that_policy_names_sees_nothing_of_a_proof(user: Actor) -> None:
+    named = f"{user.home}/named-by-policy"
+    document, _ = governed(user, "standard", f'state_home = "{named}"\n')
+    assert document["answer"] == "nothing_broken" and not user.host(named).exists()
+    wait_until(lambda: traces(user) == [], "everything is cleared away")
+
+
+@requirement("prove.nothing_broken")
+@pytest.mark.parametrize("mask", ["0", "777"])
+def test_the_mask_of_the_caller_is_no_matter(user: Actor, mask: str) -> None:
+    said = stockade(user, "prove", "--tier", "standard", before=["/bin/sh", "-c", f'umask {mask}; exec "$@"', "sh"])
+    assert said.status == 0 and said.out.startswith(("kept: standard", "nothing broken: standard")), said
+    wait_until(lambda: traces(user) == [], "everything is cleared away")
+
+
+@requirement("prove.cannot_tell", "prove.leaves_nothing")
+@pytest.mark.parametrize("limit", ["--fsize=0", "--fsize=4096", "--nofile=24"])
+def test_where_the_fixtures_cannot_be_made_the_shortage_is_named_and_nothing_stays(user: Actor, limit: str) -> None:
+    said = stockade(user, "prove", "--tier", "standard", before=["/usr/bin/prlimit", limit, "--"])
+    assert said.status == 2 and "internal" not in said.err, said
+    assert "RLIMIT_FSIZE is" in said.out + said.err or "fsize" not in limit, said
+    wait_until(lambda: traces(user) == [], "everything is cleared away")
+
+
 @requirement("prove.finds_broken")
 def test_a_variable_that_gets_through_is_called_broken(actor: Actor) -> None:
     found = weakened(actor, "guarded", pass_env=["AWS_SECRET_ACCESS_KEY"])

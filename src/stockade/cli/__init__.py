@@ -26,33 +26,59 @@ NAME = "stockade"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
-    command, path = ROOT, NAME
     if None in (sys.stdin, sys.stdout, sys.stderr):
         from stockade.cli.output import open_closed
 
         open_closed()
+    command, status = _answer(words)
+    lost = unwritten()
+    return status if lost is None else fail(lost, command)
+
+
+def _answer(words: list[str]) -> tuple[Command, int]:
+    """Run one command line; returns the command that it was, and the exit status."""
+    command, path = ROOT, NAME
     try:
         command, path, rest = find(words)
         parsed = grammar.parse(command, rest, path)
         if parsed.flag("help"):
             from stockade.cli.helptext import show
 
-            return show(command, path)
-        if command is ROOT:
-            return _root(parsed)
-        return _call(command, parsed)
+            return command, show(command, path)
+        return command, _root(parsed) if command is ROOT else _call(command, parsed)
     except KeyboardInterrupt:
-        return die_by(signal.SIGINT)
+        return command, die_by(signal.SIGINT)
     except Error as error:
-        return fail(error, command)
+        return command, fail(error, command)
     except OSError as error:
-        # EAGAIN is no shortage here: it comes from a standard stream that does not block.
-        short = None if isinstance(error, BlockingIOError) else shortage(error, path)
-        if short is not None:
-            return fail(short, command)
-        return _unforeseen(error, command, f"{os.strerror(error.errno)}" if error.errno else str(error))
+        return command, _system_fault(error, command, path)
     except Exception as error:
-        return _unforeseen(error, command, str(error))
+        return command, _unforeseen(error, command, str(error))
+
+
+def _system_fault(error: OSError, command: Command, path: str) -> int:
+    # EAGAIN is no shortage here: it comes from a standard stream that does not block.
+    short = None if isinstance(error, BlockingIOError) else shortage(error, path)
+    # What could not be printed is still in the buffer, so that it fails again.
+    known = (unwritten() if error.filename is None else None) or short
+    if known is not None:
+        return fail(known, command)
+    return _unforeseen(error, command, f"{os.strerror(error.errno)}" if error.errno else str(error))
+
+
+def unwritten() -> Error | None:
+    """Write what was printed; returns the error when nobody takes it, and drops it.
+
+    Else the interpreter would find out at its end, with a status of its own.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        from errno import errorcode
+
+        os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), sys.stdout.fileno())
+        return Error("output_failed", f"standard output: cannot be written ({errorcode.get(error.errno or 0, 'EIO')})")
+    return None
 
 
 def find(words: list[str]) -> tuple[Command, str, list[str]]:
@@ -108,9 +134,7 @@ def _call(command: Command, parsed: Parsed) -> int:
         # `stockade plan show X | head` ends quietly, as any filter does.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     handler: Callable[[Parsed], int] = getattr(import_module(f"{__name__}.{module}"), function)
-    status = handler(parsed)
-    sys.stdout.flush()
-    return status
+    return handler(parsed)
 
 
 def fail(error: Error, command: Command) -> int:

@@ -67,10 +67,10 @@ class Sink:
 def _lost(error: OSError, what: str, hint: str | None) -> LaunchFailed:
     import errno
 
+    from stockade.cli import unwritten
+
     name = errno.errorcode.get(error.errno or 0, str(error))
-    if isinstance(error, BrokenPipeError):
-        # What is left in the buffer cannot go anywhere; the interpreter would say so at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    unwritten()  # said here, so that nobody says it again
     return LaunchFailed("report_failed", f"{what}: cannot be written ({name})", hint=hint)
 
 

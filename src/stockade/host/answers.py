@@ -12,7 +12,9 @@ import json
 from collections.abc import Mapping
 
 from stockade.decision import BackendVerdict
+from stockade.errors import Error
 from stockade.paths import StateHome, atomic_write
+from stockade.rules.files import read_checked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ def find(state: StateHome, key: str) -> tuple[int, tuple[BackendVerdict, ...]] |
         if row.get("key") == key:
             try:
                 return int(row["landlock_abi"]), tuple(_verdict(item) for item in row["backends"])
-            except (KeyError, TypeError, ValueError):
+            except (KeyError, TypeError, ValueError, OverflowError):
                 return None
     return None
 
@@ -52,9 +54,9 @@ def _path(state: StateHome) -> str:
 
 def _rows(state: StateHome) -> list[Mapping[str, Any]]:
     try:
-        with open(_path(state), "rb") as stream:
-            data = json.load(stream)
-    except (OSError, ValueError):
+        # Bounded, and a regular file of ours: what else has the name must not hang or fill the memory of a start.
+        data = json.loads(read_checked(_path(state), "state_home_invalid") or b"null")
+    except (Error, ValueError, RecursionError):
         return []
     if not isinstance(data, dict) or data.get("schema") != SCHEMA or not isinstance(data.get("answers"), list):
         return []

@@ -44,8 +44,8 @@ else:
 
 # How long the supervisor may need beyond its own wall-clock limit before we end it ourselves.
 GRACE_S = 10.0
-# What a sandbox adds to the options of one call.
-_OWN = frozenset({"_ceiling", "_start_in"})
+# What a sandbox, or a proof, adds to the options of one call.
+_OWN = frozenset({"_ceiling", "_prepare", "_start_in"})
 _POPEN = ("stdin", "stdout", "stderr", "bufsize", "pipesize", "umask", "restore_signals",
           "start_new_session", "process_group", "encoding", "errors")
 
@@ -152,7 +152,7 @@ class Popen(_exec.Box[AnyStr]):
     def _begin(self, args: Args, options: Mapping[str, Any]) -> None:
         check_process_options(options, capturing=False)
         # (7) The launcher's `started` line, spooled before exec, is the record of this decision.
-        prepared = prepare(request_of(args, options))
+        prepared = options.get("_prepare", prepare)(request_of(args, options))
         downgrade.tell(prepared, stacklevel=4)
         self.decision = prepared.decision
         self._tmp = tmpdisk.make(prepared)
@@ -164,7 +164,7 @@ class Popen(_exec.Box[AnyStr]):
 
     @classmethod
     def _of(cls, args: Args, options: Mapping[str, Any]) -> Popen[Any]:
-        """Start with the options of a sandbox."""
+        """Start with the options of a sandbox, or of a proof."""
         made = cls.__new__(cls)
         made._begin(args, options)
         return made

@@ -119,6 +119,16 @@ def alone(request: Request, state: StateHome) -> Prepared:
     return _compiled(request, bare_settings(request, state))
 
 
+def ruled(request: Request, state: StateHome) -> Prepared:
+    """Compile a request under the policy but without configuration: what a tier gives by itself.
+
+    Raises: Refused, ConfigError.
+    """
+    from stockade.rules.settings import ruled_settings
+
+    return _compiled(request, ruled_settings(request, state))
+
+
 def _compiled(request: Request, settings: Settings, *, stored: bool = False, make: bool = True) -> Prepared:
     from stockade.decision import decide
     from stockade.host.active import active

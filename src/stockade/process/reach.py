@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from stockade.errors import Refused
+from stockade.paths import steps
 from stockade.plan import mountinfo
 from stockade.plan.want import is_below
 from stockade.process import _exec
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 NAMED = ("read", "write", "hide", "profile", "sockets", "devices")
 PATH = (str, bytes, os.PathLike)
-LINKS = 40  # as many as the kernel follows
 
 
 def check_named(options: Mapping[str, Any]) -> None:
@@ -79,27 +79,7 @@ def check_roots(roots: Iterable[str]) -> None:
 
 def crossed(path: str, points: set[str]) -> Iterator[str]:
     """Yield the mount points of ``points`` on the way along a path, links followed, each before it is entered."""
-    rest, here, links = path.split("/")[::-1], "/", 0
-    while rest:
-        part = rest.pop()
-        if part in ("", "."):
-            continue
-        here = os.path.dirname(here) if part == ".." else os.path.join(here, part)
-        if here in points:
-            yield here
-        target = _target(here) if links < LINKS else None
-        if target is not None:
-            links += 1
-            here = "/" if target.startswith("/") else os.path.dirname(here)
-            rest.extend(target.split("/")[::-1])
-
-
-def _target(path: str) -> str | None:
-    """Return what a link leads to; None for what is no link, or gone."""
-    try:
-        return os.readlink(path)
-    except OSError:
-        return None
+    return (place for place in steps(path) if place in points)
 
 
 def _must_answer(point: str, named: str) -> None:

@@ -7,20 +7,23 @@ is never read as kept. Read next: ``model.py`` (how states are made), ``cli/prov
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from stockade.errors import Error, LaunchFailed, Refused
+from stockade.errors import Error, LaunchFailed, Refused, shortage
 from stockade.frozen import dataclass, field, replace
 from stockade.host.active import active
+from stockade.paths import config_home
 from stockade.process.receipt import Receipt
 from stockade.prove import sessions
 from stockade.prove.catalogue import attacks
 from stockade.prove.model import Answer, Attack, Claim, Finding, Outcome, Shape, find
 from stockade.prove.sessions import SHAPES, Session
 from stockade.prove.stage import MARK, Stage, opened
+from stockade.rules.governance import load_policy
 from stockade.rules.promises import PROMISES, by_id, required
 from stockade.rules.tiers import Tier
 
@@ -35,9 +38,14 @@ PEER_SHAPES = ("plain", "killed")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One tier, or another sandbox. ``code``: why there is no answer."""
+    """One tier, or another sandbox. ``code``: why there is no answer.
+
+    ``raised``: lower tiers that were asked for as well; ``raised_by``: the policy that makes this one of them.
+    """
 
     name: str
+    raised: tuple[str, ...] = ()
+    raised_by: str = ""
     findings: tuple[Finding, ...] = ()
     effective_tier: str = ""
     seconds: float = 0.0
@@ -93,14 +101,33 @@ def prove(tiers: Sequence[Tier], *, against: str | None = None, more: Mapping[st
     if active().where == "box":
         raise Refused("nested_unsupported", "prove: got a process inside a box, expected one outside")
     rival = None if against is None else sessions.peer(against)
+    try:
+        return _proof(tiers, against, rival, more or {}, progress)
+    except OSError as error:
+        # The fixtures are ordinary files, and limits of the caller hold for them.
+        raise shortage(error, "fixtures") or _impossible(error) from error
+
+
+def _impossible(error: OSError) -> LaunchFailed:
+    what = "fixtures" if error.filename is None else f"fixture {os.fsdecode(error.filename)!r}"
+    name = errno.errorcode.get(error.errno or 0, "EIO")
+    return LaunchFailed("prove_failed", f"{what}: cannot be made or used ({name})")
+
+
+def _proof(tiers: Sequence[Tier], against: str | None, rival: Start | None, more: Mapping[str, Any],
+           progress: Callable[[float], None]) -> Proof:
     with opened() as stage:
         every = tuple(attacks(stage))
-        places = len(tiers) + (2 if rival else 1)
+        policy = load_policy(config_home(os.environ))
+        tried = dict.fromkeys(max(tier, policy.min_tier) for tier in tiers)
+        places = len(tried) + (2 if rival else 1)
         bare = [_first(outcome) for outcome in _run(stage, every, sessions.bare).outcomes.values()]
         trials = []
-        for number, tier in enumerate(tiers):
+        for number, tier in enumerate(tried):
             progress((number + 1) / places)
-            trials.append(_timed(str(tier), partial(_tier, stage, tier, bare, more or {})))
+            trial = _timed(str(tier), partial(_tier, stage, tier, bare, more))
+            raised = tuple(str(asked) for asked in tiers if asked < tier and tier == policy.min_tier)
+            trials.append(replace(trial, raised=raised, raised_by=policy.origin("min_tier") if raised else ""))
         progress((places - 1) / places)
         peer = None if rival is None else _timed(str(against), partial(_peer, stage, rival, bare))
     return Proof(bare=tuple(bare), trials=tuple(trials), peer=peer)

@@ -18,11 +18,13 @@ import time
 import tty
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from stockade.errors import ConfigError, DowngradeWarning, LaunchFailed, Refused
-from stockade.paths import canonical
+from stockade.paths import StateHome, canonical
 from stockade.process import _exec
 from stockade.process.api import Popen
+from stockade.process.prepare import ruled
 from stockade.process.receipt import Receipt
 from stockade.prove.model import Answer, Shape
 from stockade.prove.stage import HERE, Stage, python
@@ -177,6 +179,7 @@ def box(tier: Tier, more: Mapping[str, Any]) -> Start:
             "tier": str(tier), "caller": "operator", "cwd": stage.project, "net": shape.net, "cache": "off",
             "limits": dict(shape.limits), "env": stage.environment(), "pass_fds": (terminal,),
             **{**more, "read": [stage.granted, *_programs(), *more.get("read", ())]}}
+        options["_prepare"] = partial(ruled, state=StateHome(path=stage.state))
         try:
             return _started(options)
         except Refused as refused:
@@ -190,8 +193,8 @@ def box(tier: Tier, more: Mapping[str, Any]) -> Start:
 
 
 def _started(options: Mapping[str, Any]) -> Any:
-    return Popen([*python(), PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                 **options)
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    return Popen._of([*python(), PROGRAM], {**streams, **options})
 
 
 def _programs() -> list[str]:

@@ -156,6 +156,8 @@ def _answer(process: Any) -> dict[str, Any]:
         answer: dict[str, Any] = json.loads(process.stdout.readline() if ready else b"")
     except (OSError, ValueError):
         raise _silent() from None
+    if answer.get("failed"):
+        raise OSError(answer["failed"], "in the process outside")
     return answer
 
 
@@ -168,12 +170,29 @@ def python() -> list[str]:
     return [canonical(sys.executable), "-I", "-S", "-B"]
 
 
+def _named_place() -> list[str]:
+    """Return where the caller's variables say; nothing where no file can be written, which it finds out by writing."""
+    try:
+        return [tempfile.gettempdir()]
+    except FileNotFoundError:
+        return []
+
+
 @contextmanager
 def opened() -> Iterator[Stage]:
     """Make the stage, and remove it however this ends. Raises: LaunchFailed ``prove_failed``."""
     memory, argument = (f"planted-{secrets.token_hex(8)}" for _ in range(2))
     env = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", "PLANTED": memory}
-    places = [*_PLACES, tempfile.gettempdir()]
+    places = [*_PLACES, *_named_place()]
+    # What the caller's mask would open to others, or close to the attacks themselves, is no fixture.
+    mask = os.umask(0o077)
+    try:
+        yield from _opened(memory, argument, env, places)
+    finally:
+        os.umask(mask)
+
+
+def _opened(memory: str, argument: str, env: dict[str, str], places: list[str]) -> Iterator[Stage]:
     process = _exec.own_program([*python(), f"{HERE}/victim.py", argument, *places], env, cwd="/")
     before = {name: os.environ.get(name) for name in OUR_VARIABLES}
     try:

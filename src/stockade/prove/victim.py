@@ -34,6 +34,7 @@ IPC_CREAT_EXCL = 0o3000
 PR_SET_PTRACER, ANYBODY = 0x59616D61, ctypes.c_ulong(-1)
 CLEAR_S = 5.0
 KEPT: list[socket.socket] = []
+HELD: list[Any] = []  # the memory that is attacked
 
 
 def serve(end: socket.socket, text: bytes) -> None:
@@ -62,9 +63,8 @@ def bound(address: str) -> socket.socket:
     return end
 
 
-def make_shared(job: Job) -> dict[str, int]:
-    """Make the shared objects; returns those that could be made."""
-    made: dict[str, int] = {}
+def make_shared(job: Job, made: dict[str, int]) -> None:
+    """Make the shared objects; those that could be made are in ``made``, also when the rest fails."""
     key, text = job["key"], job["secret"].encode() + b"\0"
     shm = LIBC.shmget(key, 4096, 0o600 | IPC_CREAT_EXCL)
     if shm >= 0:
@@ -78,12 +78,12 @@ def make_shared(job: Job) -> dict[str, int]:
     if queue >= 0:
         made["queue"] = queue
     try:
-        with open(os.open(job["shm_file"], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+        descriptor = os.open(job["shm_file"], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        made["file"] = 0  # it is there from now on, also when nothing can be written to it
+        with open(descriptor, "wb") as stream:
             stream.write(text)
-        made["file"] = 0
     except OSError:
         pass
-    return made
 
 
 def drop_shared(made: dict[str, int], job: Job) -> None:
@@ -144,7 +144,20 @@ def clear(base: str) -> None:
         shutil.rmtree(base, ignore_errors=True)
 
 
+def make(job: Job, made: dict[str, int]) -> Job:
+    """Make everything that is attacked; returns what the one who attacks needs to know of it."""
+    secret = ctypes.create_string_buffer(job["secret"].encode())
+    make_shared(job, made)
+    port, paths = listen(job)
+    descriptor = os.memfd_create("prove")
+    os.write(descriptor, job["secret"].encode())
+    HELD.append(secret)
+    return {"pid": os.getpid(), "address": ctypes.addressof(secret), "descriptor": descriptor, "port": port,
+            "sockets": paths, "made": sorted(made)}
+
+
 def main() -> None:
+    os.umask(0o077)
     # Ctrl-C is for the one who started us; we end when our input does, and never leave things behind.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -160,17 +173,16 @@ def main() -> None:
         job = json.loads(sys.stdin.readline() or "{}")
         if not job:
             return
-        secret = ctypes.create_string_buffer(job["secret"].encode())
-        made = make_shared(job)
-        port, paths = listen(job)
-        descriptor = os.memfd_create("prove")
-        os.write(descriptor, job["secret"].encode())
-        told = {"pid": os.getpid(), "address": ctypes.addressof(secret), "descriptor": descriptor, "port": port,
-                "sockets": paths, "made": sorted(made)}
+        try:
+            told = make(job, made)
+        except OSError as error:
+            told = {"failed": error.errno}
         tell(told)
         for _ in sys.stdin:
             tell({"signalled": bool(signal.sigtimedwait({signal.SIGUSR1}, 0))})
     finally:
+        for end in KEPT:
+            end.close()  # where few descriptors are allowed, removing takes those
         try:
             drop_shared(made, job)
         finally:

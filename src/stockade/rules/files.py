@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from stockade.errors import ConfigError, Error, nearest
 from stockade.frozen import dataclass, field
-from stockade.paths import parents
+from stockade.paths import steps
 from stockade.rules.looked import Looked
 
 TYPE_CHECKING = False
@@ -195,12 +195,17 @@ def check_directory(path: str, code: str, *, owners: Iterable[int] | None = None
 def check_above(path: str, code: str, owners: Iterable[int]) -> None:
     """Refuse a place whose name somebody else could give to another object.
 
-    The directories are those of the resolved path; a sticky one keeps the entries of others (unlink(2)).
+    Args: path: absolute. Every directory on the way counts, also those of the links that are followed: who can
+    turn one of them chooses among the files of root. A sticky one keeps the entries of others (unlink(2)).
     """
-    for directory in parents(os.path.realpath(path)):
+    here = path
+    for here in steps(path):
+        directory = os.path.dirname(here)
         info = os.stat(directory)
-        if not info.st_mode & stat.S_ISVTX or info.st_uid not in owners:
+        if not (info.st_mode & stat.S_ISVTX and info.st_uid in owners and os.lstat(here).st_uid in owners):
             _check_owner(directory, code, f"file or directory {path!r}, below", info, owners, strict_mode=True)
+    if os.path.islink(here):
+        raise _fault(path, code, "file or directory", "got more links on the way than are followed (ELOOP)")
 
 
 def _check_absent(path: str, code: str, kind: str) -> None:

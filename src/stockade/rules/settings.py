@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 
 from stockade.errors import ConfigError
-from stockade.frozen import dataclass, field
+from stockade.frozen import dataclass, field, replace
 from stockade.paths import StateHome, canonical, config_home, git_top, home_dir, homes, state_home
 from stockade.rules import units
 from stockade.rules.files import Document, read_toml
@@ -112,6 +112,16 @@ def bare_settings(request: Request, state: StateHome) -> Settings:
     For questions about the host alone: what its owners want must not change the answer.
     """
     return Settings(places=_places(request, state), policy=Policy(), state_home=state, profiles=ProfileStore())
+
+
+def ruled_settings(request: Request, state: StateHome) -> Settings:
+    """Return what a request stands under with the policy alone, and with a state home of the caller's.
+
+    For questions about what a tier gives: what configuration grants on top is no part of the answer, and
+    what is asked must leave no record in the place that policy names.
+    """
+    policy = replace(load_policy(str(config_home(os.environ))), state_home=None)
+    return Settings(places=_places(request, state), policy=policy, state_home=state, profiles=ProfileStore())
 
 
 def _places(request: Request, state: StateHome, looked: Looked | None = None) -> Places:

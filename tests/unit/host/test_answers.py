@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,9 +42,30 @@ def test_the_oldest_answer_goes_when_there_are_too_many(state: paths.StateHome) 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "nonsense", '{"schema": "stockade.probe.v1", "key": "a", "backends": []}',
                                   '{"schema": "stockade.probe.v2", "answers": 3}', '{"schema": "stockade.probe.v2", "answers": [3, {"key": "a"}]}',
+                                  '{"schema": "stockade.probe.v2", "answers": [{"key": "a", "landlock_abi": Infinity, "backends": []}]}',
+                                  "[" * 100_000, " " * (2 << 20) + "{}",
                                   '{"schema": "stockade.probe.v2", "answers": [{"key": "a", "landlock_abi": 3, "backends": [{"name": "x"}]}]}'])
 def test_a_damaged_file_holds_no_answer_and_is_replaced(state: paths.StateHome, text: str) -> None:
     Path(state.path, "host-probe.json").write_text(text, encoding="utf-8")
     assert answers.find(state, "a") is None
     answers.keep(state, "a", 6, (VERDICT,))
     assert answers.find(state, "a") == (6, (VERDICT,))
+
+
+@pytest.mark.parametrize("kind", ["fifo", "endless", "directory"])
+def test_what_is_no_file_of_ours_holds_no_answer_and_holds_nobody_up(state: paths.StateHome, kind: str) -> None:
+    path = Path(state.path, "host-probe.json")
+    if kind == "fifo":
+        os.mkfifo(path, 0o600)
+    elif kind == "endless":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+    # In a process of its own: unbounded, it would never end or take all memory.
+    script = ("import resource\nfrom stockade.host import answers\nfrom stockade.paths import StateHome\n"
+              "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
+              f"state = StateHome(path={state.path!r})\nprint(answers.find(state, 'a'))\nanswers.keep(state, 'a', 6, ())\n"
+              "print(answers.find(state, 'a'))\n")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert done.stdout.split("\n")[:2] == ["None", "None" if kind == "directory" else "(6, ())"]

@@ -101,6 +101,51 @@ def test_a_system_policy_must_belong_to_root(etc: Path) -> None:
     assert "owner" in caught.value.message
 
 
+@pytest.mark.parametrize("whole", [False, True], ids=["file", "directory"])
+@pytest.mark.parametrize(("mode", "refused"), [(0o755, False), (0o1777, False), (0o777, True), (0o775, True)], ids=oct)
+def test_each_link_on_the_way_to_a_policy_is_out_of_reach_of_others(etc: Path, mode: int, refused: bool, whole: bool) -> None:
+    """Where a link stands in a directory of others, they choose among all files of root."""
+    for place in ("real", "chosen"):
+        (etc.parent / place).mkdir()
+        write(etc.parent / place / "policy.toml", 'min_tier = "strict"\n' if place == "real" else "")
+    turned = etc.parent / "others/turned"
+    turned.parent.mkdir()
+    turned.symlink_to("../real")
+    turned.parent.chmod(mode)
+    if whole:
+        (etc / "policy.d").rmdir()
+        etc.rmdir()
+    (etc if whole else etc / "policy.toml").symlink_to(turned if whole else turned / "policy.toml")
+    if not refused:
+        assert read(etc).min_tier == Tier.strict
+        return
+    # The attack: another file of the same owner, which passes every check of the file itself.
+    turned.unlink()
+    turned.symlink_to("../chosen")
+    with pytest.raises(ConfigError) as caught:
+        read(etc)
+    assert caught.value.code == "policy_invalid" and f"below '{turned.parent}'" in caught.value.message
+
+
+def test_a_link_of_somebody_else_in_a_sticky_directory_is_theirs_to_turn(etc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    turned = etc.parent / "others/turned"
+    turned.parent.mkdir()
+    turned.parent.chmod(0o1777)
+    write(etc.parent / "real.toml", "")
+    turned.symlink_to("../real.toml")
+    (etc / "policy.toml").symlink_to(turned)
+    assert read(etc) == Policy()
+    asked = os.lstat
+
+    def lstat(path: str) -> os.stat_result:
+        found = asked(path)
+        return found if path != str(turned) else os.stat_result((*found[:4], UID + 1, *found[5:10]))
+
+    monkeypatch.setattr("stockade.rules.files.os.lstat", lstat)
+    with pytest.raises(ConfigError, match="1777"):
+        read(etc)
+
+
 def test_two_state_homes_are_a_contradiction(etc: Path) -> None:
     write(etc / "policy.toml", 'state_home = "/var/lib/a"\n')
     write(etc / "policy.d/1.toml", 'state_home = "/var/lib/b"\n')
