@@ -22,9 +22,9 @@ from support import actors, builders
 # How fast one example is says something of the machine and its other work, nothing of the property.
 settings.register_profile("stockade", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("stockade")
-# A shell without job control starts what goes to the background with these ignored, and a program keeps that
-# (POSIX sh, 2.11): every test of a key would be one of a caller that ignores it.
-for _number in (signal.SIGINT, signal.SIGQUIT):
+# A shell without job control starts what goes to the background with the keys ignored (POSIX sh, 2.11), nohup
+# does so with the hang-up, and a program keeps that: the tests of signals would be those of a caller that ignores them.
+for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
 CALLERS = ("user", "root")

@@ -17,6 +17,7 @@ from stockade.process import _exec, downgrade, tmpdisk
 from stockade.process.api import (
     Completed,
     capturing,
+    check_names,
     check_process_options,
     grace_of,
     popen_options,
@@ -249,6 +250,7 @@ async def _spawn(args: Args, options: Mapping[str, Any]) -> Process:
 
 async def _prepared(args: Args, options: Mapping[str, Any]) -> Prepared:
     """Check and prepare beside the loop: both look at files. Raises: as ``prepare``; Refused(resource)."""
+    check_names(options)
     try:
         return await asyncio.to_thread(lambda: prepare(request_of(args, options)))
     except OSError as err:  # the executor's modules are loaded by the first call

@@ -20,7 +20,7 @@ from stockade.process import _exec, capture, downgrade, reach, tmpdisk
 from stockade.process.options import Args, collected
 from stockade.process.prepare import Prepared, decide_only, launch_of, prepare
 from stockade.process.receipt import Receipt
-from stockade.rules.request import PROCESS_OPTIONS, Request, build_request
+from stockade.rules.request import PROCESS_OPTIONS, Request, build_request, check_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -105,11 +105,21 @@ def popen_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def request_of(args: Args, options: Mapping[str, Any]) -> Request:
-    """Return the checked request; names with an underscore are our own, not the caller's."""
+    """Return the checked request."""
     reach.check_named(options)
-    request = build_request(args, **{name: value for name, value in options.items() if name not in _OWN})
+    request = build_request(args, **_of_caller(options))
     ceiling = options.get("_ceiling")
     return request if ceiling is None else replace(request, ceiling=ceiling)
+
+
+def check_names(options: Mapping[str, Any]) -> None:
+    """Refuse options that nobody knows; looks at no file. Raises: ConfigError."""
+    check_options(_of_caller(options))
+
+
+def _of_caller(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Names with an underscore are our own, not the caller's."""
+    return {name: value for name, value in options.items() if name not in _OWN}
 
 
 class Popen(_exec.Box[AnyStr]):
