@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from _thread import allocate_lock  # threading.Lock, without the rest of that module
-from collections import OrderedDict
 from collections.abc import Mapping
 from time import time
 
@@ -50,7 +49,8 @@ class Prepared:
 
 
 Key = tuple[Request, tuple[str | None, ...]]
-_remembered: OrderedDict[Key, tuple[Prepared, Witness, Looked]] = OrderedDict()
+# The oldest goes first, whether used or not: each look-up compares a whole request.
+_remembered: dict[Key, tuple[Prepared, Witness, Looked]] = {}
 _lock = allocate_lock()
 
 
@@ -204,8 +204,6 @@ def _with_argv(warm: Prepared, request: Request) -> Prepared:
 def _recall(key: Key, env: Any) -> Prepared | None:
     with _lock:
         entry = _remembered.get(key)
-        if entry is not None:
-            _remembered.move_to_end(key)
     if entry is None:
         return None
     prepared, witness, looked = entry
@@ -221,7 +219,7 @@ def _remember(key: Key, prepared: Prepared, looked: Looked) -> None:
     with _lock:
         _remembered[key] = (prepared, witness, looked)
         while len(_remembered) > MAX_REMEMBERED:
-            _remembered.popitem(last=False)
+            _remembered.pop(next(iter(_remembered)))
 
 
 def forget() -> None:
