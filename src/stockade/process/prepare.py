@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from time import time
 
-from stockade.errors import ConfigError, shortage
+from stockade.errors import ConfigError, Refused, shortage
 from stockade.frozen import dataclass, field, replace
 from stockade.paths import OUR_VARIABLES
 from stockade.plan.witness import Witness
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from stockade.rules.resolve import Resolved
 
 MAX_REMEMBERED = 128
+CARRIED_OUT = frozenset({"wrap", "passthrough", "unconfined"})
 CACHE_LOOK_S = 3600  # a start with caches asks one stat() whether a look at their size is due
 POLICY_PATHS = ("/etc/stockade", "/etc/stockade/policy.toml", "/etc/stockade/policy.d",
                 "/etc/stockade/config.toml", "/etc/stockade/profiles")
@@ -78,7 +79,8 @@ def _prepare(request: Request, *, stored: bool) -> Prepared:
         if warm is not None:
             return _with_argv(warm, request)
     prepared = _compiled(request, stored=stored)
-    if not stored and prepared.compiled is not None:
+    # A program that was proven is proven at each start: what it was compared with may have changed.
+    if not stored and prepared.compiled is not None and prepared.resolved.caller != "first_party":
         _remember(key, prepared)
     return prepared
 
@@ -88,10 +90,12 @@ def decide_only(request: Request, host: HostFacts | None = None) -> Decision:
     from stockade.decision import decide
     from stockade.host.active import active
     from stockade.host.probe import host_facts
+    from stockade.host.within import standpoint
     from stockade.rules.resolve import resolve
 
     resolved = resolve(request)
-    return decide(active(), host if host is not None else host_facts(resolved.state_home), resolved)
+    place = standpoint(active(), resolved)
+    return decide(place, host if host is not None else host_facts(resolved.state_home), resolved)
 
 
 def tried(request: Request, caches: tuple[CacheRef, ...]) -> Prepared:
@@ -106,14 +110,18 @@ def _compiled(request: Request, *, stored: bool, caches: tuple[CacheRef, ...] = 
     from stockade.decision import decide
     from stockade.host.active import active
     from stockade.host.probe import host_facts
+    from stockade.host.within import standpoint
     from stockade.plan.compile import compile_plan
     from stockade.rules.resolve import resolve
     from stockade.rules.settings import load_settings
 
     resolved = resolve(request, replace(load_settings(request), tried=caches))
     host = host_facts(resolved.state_home)
-    decision = decide(active(), host, resolved)
+    decision = decide(standpoint(active(), resolved), host, resolved)
     decision.raise_if_refused()
+    if decision.kind not in CARRIED_OUT:
+        raise Refused("decision_unsupported", f"{decision.kind} by {decision.backend}: got row {decision.row}, "
+                      "which this version cannot carry out", reasons=decision.reasons, missing=decision.missing)
     make_state_home(resolved)
     if resolved.policy.retention_s is not None:
         from stockade.process import record

@@ -92,7 +92,8 @@ class _Resolver:
             env_keep=self._env_keep(sockets, allow, given), set_env=given, profile_set_env=literal,
             limits=self._limits(), **self._specs(), **simple, cache_limit_bytes=settings.cache_limit_bytes,
             state_home=settings.state_home, config_home=self.places.config_home, policy=self.policy,
-            notes=tuple(dict.fromkeys(self.notes)), values=self.values, unnarrowed=self.unnarrowed)
+            notes=tuple(dict.fromkeys(self.notes)), values=self.values, unnarrowed=self.unnarrowed,
+            allow_unconfined=settings.allow_unconfined)
 
     def _say_where_the_record_goes(self) -> None:
         state = self.settings.state_home
@@ -174,6 +175,10 @@ class _Resolver:
             found = (carried.caller, f"profile {carried.name}")
         else:
             found = (asked, "argument")
+        if str(found[0]) == Caller.FIRST_PARTY:
+            from stockade.rules import firstparty  # few requests claim it
+
+            found = (found[0], firstparty.prove(self.request))
         self.values["caller"] = Sourced(value=str(found[0]), origin=found[1])
         return str(found[0])
 
