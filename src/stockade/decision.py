@@ -209,6 +209,7 @@ def _accept(case: Case) -> Answer:
     if open_ or case.request.policy.min_tier > (case.active or Tier.off):
         return f"nobody accepts to lose {', '.join(open_)}" if open_ else "policy sets a floor above the box"
     return case.through(f"{case.around()} does not keep {', '.join(case.added())}, which the caller accepts",
+                        "the environment of the caller can be read in /proc",
                         *((case.beyond(),) if case.place.wider else ()))
 
 

@@ -116,6 +116,10 @@ def _trial(tier: Tier, net: str) -> Trial:
     if done.returncode != 0:
         why = f"no-op: got status {done.returncode}, expected 0"
         return Trial(tier=tier, net=net, code="launch_failed", reason=why)
+    if done.receipt.backend == "none":
+        # Started without a box of its own: in the box around, or by the operator's allow_unconfined.
+        code = "tier_unreachable" if active().where == "box" else "no_backend"
+        return Trial(tier=tier, net=net, code=code, reason="no-op: no box of its own was made")
     return _judged(tier, net, done.receipt)
 
 

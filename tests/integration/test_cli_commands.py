@@ -391,7 +391,7 @@ def test_doctor_in_a_box_sends_its_reader_outside(actor: Actor) -> None:
     assert said.status == 1 and found["place"] == {"where": "box", "tier": "guarded"}
     assert [fix["commands"] for fix in found["fixes"]] == [["# on the host, outside the box: stockade doctor"]]
     assert "inside a guarded box, run " in found["fixes"][0]["why"]
-    assert {trial["code"] for trial in found["trials"]} == {"nested_unsupported"}
+    assert {trial["code"] for trial in found["trials"]} == {"tier_unreachable"}
     said = stockade(actor, "run", "--quiet", "sh", "-c", line.replace("doctor --json", "ps"))
     assert said.out == "no box can be seen from inside a box\n"
 

@@ -158,7 +158,7 @@ def expected_inside(facts: Facts) -> tuple[str, str, str | None]:
                 return "D9", "tighten", None
             if facts["broker"] and not facts["fds"]:
                 return "D10", "delegate", None
-            gone = adds | {promise for promise, _ in wider or ()}
+            gone = adds | {"env.secrets"} | {promise for promise, _ in wider or ()}
             if known and wider is not None and ORDER[facts["policy"].min_tier] <= level \
                     and covered(gone, facts["accept"], level):
                 return "D11", "passthrough", None

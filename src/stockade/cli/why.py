@@ -69,8 +69,8 @@ def _judge(request: Request, path: str, *, write: bool) -> Verdict:
     host = host_facts(prepared.resolved.state_home)
     verdict = Judge(prepared.resolved, host, prepared.compiled).judge(path, write=write)
     # The rows allow it; what the kernel would say besides is what Sandbox.check says.
-    rule = obstacle(prepared, path, "write" if write else "read") if verdict.allowed else None
-    return verdict if rule is None else Verdict(allowed=False, rule=rule)
+    denied = obstacle(prepared, path, "write" if write else "read") if verdict.allowed else None
+    return verdict if denied is None else Verdict(allowed=False, rule=denied)
 
 
 def _path(path: str, request: Request, options: dict[str, Any], *,

@@ -12,6 +12,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 
+from stockade.environment import apply, compile_env
 from stockade.frozen import dataclass
 from stockade.host.active import Active, box_record
 from stockade.paths import is_below
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from stockade.rules.resolved import Resolved
 
-LISTS = ("read", "write", "sockets", "devices", "allow", "limits")
+LISTS = ("env", "read", "write", "sockets", "devices", "allow", "limits")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,8 @@ def standpoint(place: Active, resolved: Resolved) -> Standpoint:
     if place.where != "box":
         return Standpoint(where=place.where, tier=place.tier, known=place.known)
     record = box_record()
-    told = place.known and all(_strings(record.get(name)) for name in LISTS) and record.get("net") in ("none", "host")
+    told = place.known and resolved.tier > Tier.off and record.get("net") in ("none", "host") \
+        and all(_strings(record.get(name)) for name in LISTS)
     return Standpoint(where=place.where, tier=place.tier, known=place.known, supervisor=place.supervisor,
                       wider=tuple(wider(record, resolved)) if told else None,
                       lacks=tuple(dict.fromkeys(lacks(record, resolved))))
@@ -70,7 +72,15 @@ def wider(record: Mapping[str, Any], resolved: Resolved) -> Iterator[Wider]:
     yield from (("kernel.surface", f"device {path}") for path in record["devices"] if path not in devices)
     # What is hidden does not exist here; what does exist was not hidden by the box around.
     yield from (("fs.credentials", f"read {grant.path}") for grant in resolved.hide if os.path.lexists(grant.path))
+    yield from (("env.secrets", f"variable {name}") for name in _other_variables(record["env"], resolved))
     yield from _looser_limits(record["limits"], resolved.limits)
+
+
+def _other_variables(given: Iterable[str], resolved: Resolved) -> list[str]:
+    """Variables that were granted to the box and would not pass here: any process of the box may hold them."""
+    environ, own = resolved.request.environ(), dict(resolved.set_env)
+    asked = {name: environ.get(name, "") for name in given if name not in own}
+    return apply(compile_env(resolved), asked, ()).dropped
 
 
 def _looser_limits(limits: Iterable[str], wanted: Mapping[str, int]) -> Iterator[Wider]:

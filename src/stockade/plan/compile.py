@@ -188,7 +188,9 @@ def _plan(want: Want, table: list[rows.Row], found: guards.Guards, command: disc
 def _allowed(want: Want, resolved: Resolved) -> dict[str, list[str]]:
     """What the box may do, for a request from inside it; ``host/within.py`` compares both."""
     kept = (item.path for item in resolved.state if item.mode == "copyback")
-    return {"read": sorted(want.read), "write": sorted({*want.write, *(cache.path for cache in want.caches), *kept}),
+    given = {*resolved.env_keep, *(name for name, _ in resolved.set_env)}
+    write = {*want.write, *(cache.path for cache in want.caches), *kept}
+    return {"env": sorted(given), "read": sorted(want.read), "write": sorted(write),
             "sockets": sorted(item.value for item in resolved.sockets), "devices": sorted(want.devices),
             "allow": sorted(want.allow), "limits": sorted(f"{name}={value}" for name, value in want.limits.items())}
 

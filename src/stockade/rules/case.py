@@ -77,7 +77,9 @@ class Case:
     def missing_inside(self) -> tuple[str, ...]:
         """Return the promises that the request loses when it runs as it is in the surrounding box."""
         beyond = (promise for promise, _ in self.place.wider or ())
-        return tuple(dict.fromkeys((*(self.added() if self.below() else ()), *beyond)))
+        # A higher tier keeps more variables away, and what the caller has can be read in /proc.
+        own = (*self.added(), "env.secrets") if self.below() else ()
+        return tuple(dict.fromkeys((*own, *beyond)))
 
     def carve_out(self) -> str:
         """Return why no run without a box comes into question: D3 and D4 are for hosts that have none."""
