@@ -105,7 +105,6 @@ FIELD_C = (
 )
 
 DECISION = (
-    _field("decision.table", "every combination of the axes has the answer of the table, and none is silently weaker", "decision table"),
     _field("decision.carve_outs", "a run without a box needs a proven installed program or the operator's word, and neither works where a box can be made, under a floor, after a shortage or in a foreign sandbox", "decision table, D3 and D4"),
     _field("decision.inside", "inside a box what it has is passed through, what it lacks is refused by name, and less than asked needs a word", "decision table, D7 to D13"),
 )

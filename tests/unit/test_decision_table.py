@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from requirements import requirement
 from stockade.decision import ROWS, BackendVerdict, Decision, decide
 from stockade.errors import CODES
 from stockade.rules.governance import Policy
@@ -181,7 +180,6 @@ def weaker_only_by_a_word(facts: Facts, got: Decision) -> bool:
     return words and bool(got.missing) and kept_floor
 
 
-@requirement("decision.table")
 @pytest.mark.parametrize("axes", [outside_axes, inside_axes])
 def test_every_combination_has_the_answer_of_the_table_and_none_is_silently_weaker(axes: Any) -> None:
     rows: Counter[str] = Counter()
