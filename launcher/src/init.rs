@@ -75,6 +75,17 @@ impl Start {
         Start { mask: sys::block_all_signals(), sigchld_ignored, umask, files: None }
     }
 
+    /// Lets signals end this process as the caller would have it, until the mask that is returned is set
+    /// again. Those that stop a job wait all the same: whoever gave us the terminal waits for a record.
+    pub fn let_end(&self) -> libc::sigset_t {
+        let mut mask = self.mask;
+        for stop in [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU] {
+            // SAFETY: the set is plain data that lives through the call.
+            unsafe { libc::sigaddset(&mut mask, stop) };
+        }
+        sys::set_mask(&mask)
+    }
+
     fn restore(&self) {
         // SAFETY: the structures live through the calls.
         unsafe {
@@ -97,7 +108,9 @@ pub fn run(mut launch: Launch, wipe: impl Fn()) -> ! {
             libc::close(fd);
         }
     }
-    let code = match build(&mut launch).and_then(|built| start(&mut launch, built, &wipe)) {
+    // Held until we have spoken: its end is our end to P2, which then says that on the pipe of our own words.
+    let mut gate = None;
+    let code = match build(&mut launch).and_then(|built| start(&mut launch, built, &mut gate, &wipe)) {
         Ok(watch) => watch.run(),
         Err(refusal) => report(launch.errors.as_ref(), &refusal),
     };
@@ -195,7 +208,7 @@ fn name_host(name: &str) -> Result<(), Refusal> {
 
 /// Step 7: forks the command, then turns P1 into a process that can do nothing
 /// but reap, report and watch.
-fn start(launch: &mut Launch, built: Built, wipe: &impl Fn()) -> Result<Watch, Refusal> {
+fn start(launch: &mut Launch, built: Built, held: &mut Option<Gate>, wipe: &impl Fn()) -> Result<Watch, Refusal> {
     let control = launch.control.as_raw_fd();
     wait_for(control, &Order::Start)?;
     // Before the fork: the command never sees a readable process 1 (ptrace(2),
@@ -209,11 +222,11 @@ fn start(launch: &mut Launch, built: Built, wipe: &impl Fn()) -> Result<Watch, R
     let mounts =
         std::fs::File::open("/proc/self/mountinfo").map_err(|e| Refusal::new("proc_denied", "mountinfo").io(&e))?;
     let moves = guards::Moves::new(&built.guards);
-    let gate = Gate::new()?;
+    *held = Some(Gate::new()?);
     // SAFETY: the thread of `Beside` holds no lock and takes none before it is told of the fork.
     let pid = unsafe { sys::fork_into(0) }.map_err(|e| Refusal::new("fork_failed", "command").io(&e))?;
     if pid == 0 {
-        let refusal = command(launch, gate);
+        let refusal = held.take().map_or_else(gone, |gate| command(launch, gate));
         let code = report(launch.errors.as_ref(), &refusal);
         // SAFETY: as above.
         unsafe { libc::_exit(code) }
@@ -230,7 +243,9 @@ fn start(launch: &mut Launch, built: Built, wipe: &impl Fn()) -> Result<Watch, R
     if launch.traced {
         wait_for_tracer(control, pid)?;
     }
-    gate.open(launch.errors.take());
+    if let Some(gate) = held.take() {
+        gate.open(launch.errors.take());
+    }
     Ok(Watch {
         command: pid,
         control,
