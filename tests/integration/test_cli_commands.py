@@ -166,7 +166,7 @@ def test_explain_says_where_every_value_comes_from(actor: Actor) -> None:
 def test_explain_says_in_words_what_its_numbers_mean(actor: Actor) -> None:
     said = stockade(actor, "explain", "--tier", "strict", "true")
     head = said.out.splitlines()[0]
-    assert "row D2 of the decision table: a backend of this host keeps all" in head
+    assert "row D2 of the decision table: namespaces keeps what strict promises" in head
     numbers = set(re.findall(r"steps? (\d)(?: (?:to|and) (\d))?\)", said.out))
     assert numbers == {("1", "3"), ("4", "5"), ("6", ""), ("8", "")}
     assert "1 request, 2 caller class, 3 policy, 4 where this process is" in said.out

@@ -10,6 +10,7 @@ import pytest
 from requirements import requirement
 from support.actors import PYTHON, Actor
 from support.boxes import BoxRun
+from support.cli import stockade
 
 CALL = "import sys; sys.path.insert(0, {lib!r}); from stockade.cli import main; raise SystemExit(main({words!r}))"
 # Runs one request after the other inside; prints what came of each.
@@ -129,3 +130,16 @@ def test_a_package_of_ones_own_cannot_be_changed_inside(actor: Actor, tier: str)
     run = actor.run([PYTHON, "-I", "-B", "-c", code], tier=tier, lib=lib)
     actor.sh(f"rm -rf {lib}")
     assert run.returncode == 1 and "Read-only" in run.stderr, run.stderr
+
+
+@requirement("decision.inside")
+def test_explain_prints_the_row_that_fired_and_why_the_better_ones_did_not(actor: Actor) -> None:
+    said = stockade(actor, "explain", "--tier", "strict", "true")
+    assert "row D2 of docs/decision.md applies" in said.out and "strict was asked for, not off" in said.out
+    code = CALL.format(lib=str(actor.stage.lib), words=["explain", "--json", "--tier", "strict", "true"])
+    run = actor.run([PYTHON, "-I", "-B", "-c", code], tier="standard")
+    decision = json.loads(run.stdout)["decision"]
+    assert run.returncode == 1 and (decision["row"], decision["code"]) == ("D12", "tier_unreachable")
+    why = {item["row"]: item["why"] for item in decision["passed_over"]}
+    assert list(why) == [f"D{number}" for number in range(1, 12)]
+    assert why["D7"] == "this standard box is below strict" and why["D11"].startswith("nobody accepts to lose fs.credentials")
