@@ -164,10 +164,10 @@ def _pass(case: Case) -> Answer:
      "`tighten` by the nest service: a real narrower box")
 def _nest(case: Case) -> Answer:
     blocked = _cannot_serve(case)
-    if blocked or case.active is None or not case.place.supervisor:
+    if blocked or case.active is None or not case.place.nests:
         return blocked or ("the tier of the box is not known" if case.active is None else
                            "the supervisor of the box builds none inside it")
-    return case.answer("tighten", backend="nest", effective_tier=str(case.tier),
+    return case.answer("tighten", backend="namespaces", effective_tier=str(case.tier),
                        reasons=(f"the supervisor of {case.around()} builds a box of {case.tier} in it",))
 
 

@@ -27,7 +27,7 @@ class Place:
     where: str
     tier: Tier | None = None
     known: bool = True
-    supervisor: bool = False
+    nests: bool = False
     wider: tuple[tuple[str, str], ...] | None = None
     lacks: tuple[str, ...] = ()
 

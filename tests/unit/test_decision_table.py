@@ -72,7 +72,7 @@ def inside_axes() -> Any:
 def asked(facts: Facts) -> Decision:
     where, tier, known = facts["place"]
     grant = SimpleNamespace(named=True)
-    place = SimpleNamespace(where=where, tier=tier, known=known, supervisor=facts["nest"], wider=facts["wider"],
+    place = SimpleNamespace(where=where, tier=tier, known=known, nests=facts["nest"], wider=facts["wider"],
                             lacks=facts["lacks"])
     host = SimpleNamespace(backends=HOSTS[facts["host"]], layer=facts["layer"], inner=facts["inner"],
                            broker=facts["broker"])

@@ -38,7 +38,7 @@ _REFUSED = ((40, 1, 0), (16, 3, 15))
 class Active:
     """Where this process is. ``chain``: run ids of the boxes around it, innermost first.
 
-    ``supervisor``: that of the box answers and builds narrower boxes in it.
+    ``nests``: the supervisor of the box answers and builds narrower boxes in it.
     """
 
     where: str
@@ -46,7 +46,7 @@ class Active:
     known: bool = False
     run_id: str | None = None
     chain: tuple[str, ...] = ()
-    supervisor: bool = False
+    nests: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

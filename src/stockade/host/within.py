@@ -35,7 +35,7 @@ class Standpoint:
     where: str
     tier: Tier | None = None
     known: bool = False
-    supervisor: bool = False
+    nests: bool = False
     wider: tuple[Wider, ...] | None = None
     lacks: tuple[str, ...] = ()
 
@@ -47,7 +47,7 @@ def standpoint(place: Active, resolved: Resolved) -> Standpoint:
     record = box_record()
     told = place.known and resolved.tier > Tier.off and record.get("net") in ("none", "host") \
         and all(_strings(record.get(name)) for name in LISTS)
-    return Standpoint(where=place.where, tier=place.tier, known=place.known, supervisor=place.supervisor,
+    return Standpoint(where=place.where, tier=place.tier, known=place.known, nests=place.nests,
                       wider=tuple(wider(record, resolved)) if told else None,
                       lacks=tuple(dict.fromkeys(lacks(record, resolved))))
 
@@ -58,7 +58,8 @@ def _strings(value: Any) -> bool:
 
 def wider(record: Mapping[str, Any], resolved: Resolved) -> Iterator[Wider]:
     """Yield what the box allows and the request does not: the promise that it touches, and what it is."""
-    write = _real(resolved.write_roots) | {item.path for item in resolved.caches} | {
+    caches = resolved.caches if resolved.cache == "keep" else ()  # others must not see what one leaves in them
+    write = _real(resolved.write_roots) | {item.path for item in caches} | {
         item.path for item in resolved.state if item.mode == "copyback"}
     if record["net"] == "host" and resolved.net != "host":
         yield "net.policy", "net host"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from stockade.rules.settings import Settings
 
 MAX_REMEMBERED = 128
-CARRIED_OUT = frozenset({"wrap", "passthrough", "unconfined"})
+CARRIED_OUT = frozenset({"D1", "D2", "D3", "D4", "D7", "D11"})  # rows of the decision table
 CACHE_LOOK_S = 3600  # a start with caches asks one stat() whether a look at their size is due
 
 
@@ -137,7 +137,7 @@ def _compiled(request: Request, settings: Settings, *, stored: bool = False, mak
     host = host_facts(resolved.state_home)
     decision = decide(standpoint(active(), resolved), host, resolved)
     decision.raise_if_refused()
-    if decision.kind not in CARRIED_OUT:
+    if decision.row not in CARRIED_OUT:
         raise Refused("decision_unsupported", f"{decision.kind} by {decision.backend}: got row {decision.row}, "
                       "which this version cannot carry out", reasons=decision.reasons, missing=decision.missing)
     make_state_home(resolved)

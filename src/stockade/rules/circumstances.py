@@ -72,7 +72,7 @@ class Place(Protocol):
         """Whether ``tier`` is attested."""
 
     @property
-    def supervisor(self) -> bool:
+    def nests(self) -> bool:
         """Whether the supervisor of the box answers and builds narrower boxes in it."""
 
     @property
