@@ -266,7 +266,7 @@ pub enum Access {
     List,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Clone)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
     #[serde(deserialize_with = "required")]
@@ -313,11 +313,21 @@ pub struct Loaded {
     pub digest: String,
 }
 
+fn seals_of(fd: RawFd) -> i32 {
+    // SAFETY: fcntl with F_GET_SEALS takes no pointer; a wrong descriptor is an error value.
+    unsafe { libc::fcntl(fd, libc::F_GET_SEALS) }
+}
+
+/// Nobody can change its bytes any more.
+pub fn is_sealed(fd: RawFd) -> bool {
+    let seals = seals_of(fd);
+    seals >= 0 && seals & SEALS == SEALS
+}
+
 /// Reads a plan from an inherited memfd. Source: memfd_create(2), "File sealing".
 pub fn from_fd(fd: RawFd, binds: &BTreeMap<String, String>) -> Result<Loaded, Refusal> {
-    // SAFETY: fcntl with F_GET_SEALS takes no pointer; a wrong descriptor is an error value.
-    let seals = unsafe { libc::fcntl(fd, libc::F_GET_SEALS) };
-    if seals < 0 || seals & SEALS != SEALS {
+    let seals = seals_of(fd);
+    if !is_sealed(fd) {
         return Err(Refusal::new("plan_unsealed", format!("descriptor {fd}"))
             .detail(format!("got seals {seals:#x}, expected {SEALS:#x}")));
     }
