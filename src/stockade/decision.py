@@ -1,7 +1,7 @@
 """The decision: a pure function of the request, the place and the host; no I/O.
 
 Owns: the table D1-D13 of docs/decision.md. This version answers with D1, D2 and D6, and with
-D12 inside a box; the rows between need mechanisms that it does not have.
+D8 and D12 inside a box; the rows between need mechanisms that it does not have.
 Fails closed: whatever no row allows is refused with a code, the missing promises and a remedy;
 there is no weaker run without a word from the caller.
 Read next: ``stockade.plan.compile`` (what becomes of ``wrap``), ``stockade.host`` (the facts).
@@ -77,6 +77,10 @@ class Place(Protocol):
     @property
     def known(self) -> bool:
         """Whether ``tier`` is attested."""
+
+    @property
+    def nests(self) -> bool:
+        """Whether the surrounding box's supervisor builds boxes inside it."""
 
 
 class Host(Protocol):
@@ -195,13 +199,21 @@ def _no_backend(where: Place, best: BackendVerdict | None, request: Resolved) ->
 
 
 def _nested(where: Place, request: Resolved) -> Decision:
-    """D7-D13 need the nest service, a further layer or the gateway: refuse, whatever is asked."""
+    """D8 where the supervisor answers; D7 and D9-D13 need mechanisms that this version does not have."""
+    if where.nests and where.known and request.tier > Tier.off:
+        return _tighten(where, request)
     around = f"a {where.tier} box" if where.tier is not None and where.known else "a box of unknown tier"
     return _decision(where, request, "refuse", "D12", code="nested_unsupported",
                      missing=tuple(p.id for p in required(request.tier)) if request.tier else (),
                      reasons=(f"tier {request.tier}: this process is inside {around}, and this version cannot "
                               "start another one in it",),
                      remedy="start the command from outside the box, or run it directly inside this one")
+
+
+def _tighten(where: Place, request: Resolved) -> Decision:
+    """D8: a narrower box, built by the supervisor of the one around; its receipt says what is kept."""
+    return _decision(where, request, "tighten", "D8", backend="namespaces", effective_tier=str(request.tier),
+                     reasons=(f"inside a {where.tier} box, whose supervisor builds a {request.tier} one in it",))
 
 
 def _best(host: Host, request: Resolved) -> BackendVerdict | None:

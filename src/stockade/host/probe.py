@@ -62,6 +62,13 @@ def host_facts(state: StateHome, *, fresh: bool = False) -> HostFacts:
         return known
 
 
+def inside_facts() -> HostFacts:
+    """Return the facts of this host for a caller inside a box: no backend of the host is asked there."""
+    from stockade.process import _exec
+
+    return replace(facts.gather(0, _exec.launcher_path(), standing()), landlock_abi=_landlock_abi())
+
+
 def _lasting(found: HostFacts) -> bool:
     """Tell whether the answer may be given again. A refusal is not: what stood in the way may be gone."""
     return found.standing.certain and all(verdict.settled and not verdict.code for verdict in found.backends)

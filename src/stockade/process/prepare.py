@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from time import time
 
-from stockade.errors import ConfigError, shortage
+from stockade.errors import ConfigError, Refused, shortage
 from stockade.frozen import dataclass, field, replace
 from stockade.paths import OUR_VARIABLES
 from stockade.plan.witness import Witness
@@ -87,11 +87,13 @@ def decide_only(request: Request, host: HostFacts | None = None) -> Decision:
     """Return the decision with its reasons; starts nothing but, at most, the probe."""
     from stockade.decision import decide
     from stockade.host.active import active
-    from stockade.host.probe import host_facts
+    from stockade.host.probe import host_facts, inside_facts
     from stockade.rules.resolve import resolve
 
-    resolved = resolve(request)
-    return decide(active(), host if host is not None else host_facts(resolved.state_home), resolved)
+    resolved, place = resolve(request), active()
+    if host is None:
+        host = inside_facts() if place.where == "box" else host_facts(resolved.state_home)
+    return decide(place, host, resolved)
 
 
 def tried(request: Request, caches: tuple[CacheRef, ...]) -> Prepared:
@@ -105,16 +107,21 @@ def tried(request: Request, caches: tuple[CacheRef, ...]) -> Prepared:
 def _compiled(request: Request, *, stored: bool, caches: tuple[CacheRef, ...] = ()) -> Prepared:
     from stockade.decision import decide
     from stockade.host.active import active
-    from stockade.host.probe import host_facts
+    from stockade.host.probe import host_facts, inside_facts
     from stockade.plan.compile import compile_plan
     from stockade.plan.inputs import write_paths
     from stockade.rules.resolve import resolve
     from stockade.rules.settings import load_settings
 
     resolved = resolve(request, replace(load_settings(request), tried=caches))
-    host = host_facts(resolved.state_home)
-    decision = decide(active(), host, resolved)
+    place = active()
+    host = inside_facts() if place.where == "box" else host_facts(resolved.state_home)
+    decision = decide(place, host, resolved)
     decision.raise_if_refused()
+    if decision.kind == "tighten":
+        resolved = _inside(resolved, stored=stored)
+        compiled = compile_plan(resolved, host, decision, make=False)
+        return Prepared(request=request, resolved=resolved, decision=decision, compiled=compiled)
     make_state_home(resolved)
     if resolved.policy.retention_s is not None:
         from stockade.process import record
@@ -128,6 +135,19 @@ def _compiled(request: Request, *, stored: bool, caches: tuple[CacheRef, ...] = 
         keep = tuple(name for name, _ in resolved.set_env) if stored else ()
         compiled = compile_plan(resolved, host, decision, keep_env=keep, stored=stored, make=not caches)
     return Prepared(request=request, resolved=resolved, decision=decision, compiled=compiled)
+
+
+def _inside(resolved: Resolved, *, stored: bool) -> Resolved:
+    """Leave out what needs a state home: a box has none that it could write.
+
+    Raises: Refused(nested_unsupported) for a launch line, which would lie there.
+    """
+    if stored:
+        raise Refused("nested_unsupported", "launch line: got a process inside a box, expected one outside",
+                      hint="start the command with run or Popen, which work inside a box")
+    return replace(resolved, cache="ephemeral" if resolved.cache == "keep" else resolved.cache,
+                   on_persistence="report" if resolved.on_persistence == "quarantine" else resolved.on_persistence,
+                   state=tuple(spec for spec in resolved.state if spec.mode != "copyback"))
 
 
 def _mind_caches(resolved: Resolved) -> None:
@@ -232,12 +252,15 @@ def launch_of(prepared: Prepared, options: Mapping[str, Any], tmp: str | None = 
     binds = dict(compiled.binds)
     if tmp is not None:
         binds["tmp"] = tmp
+    nested = prepared.decision.kind == "tighten"
     return _exec.Launch(
-        argv=compiled.argv, plan=compiled.canonical, binds=tuple(sorted(binds.items())),
+        nested=nested, argv=compiled.argv, plan=compiled.canonical, binds=tuple(sorted(binds.items())),
         cwd=options.get("_start_in") or compiled.cwd, set_env=compiled.set_env, pass_fds=prepared.request.pass_fds,
         timeout_ms=None if timeout is None else max(1, int(float(timeout) * 1000)),
-        spool=f"{prepared.resolved.state_home.audit}/spool.jsonl", state_home=prepared.resolved.state_home.path,
-        degraded=audit_note(prepared.resolved),
+        # Inside, the supervisor around writes the records.
+        spool=None if nested else f"{prepared.resolved.state_home.audit}/spool.jsonl",
+        state_home=None if nested else prepared.resolved.state_home.path,
+        degraded=() if nested else audit_note(prepared.resolved),
     )
 
 
