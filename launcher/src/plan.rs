@@ -320,14 +320,17 @@ fn seals_of(fd: RawFd) -> i32 {
 
 /// Nobody can change its bytes any more.
 pub fn is_sealed(fd: RawFd) -> bool {
-    let seals = seals_of(fd);
+    all_sealed(seals_of(fd))
+}
+
+fn all_sealed(seals: i32) -> bool {
     seals >= 0 && seals & SEALS == SEALS
 }
 
 /// Reads a plan from an inherited memfd. Source: memfd_create(2), "File sealing".
 pub fn from_fd(fd: RawFd, binds: &BTreeMap<String, String>) -> Result<Loaded, Refusal> {
     let seals = seals_of(fd);
-    if !is_sealed(fd) {
+    if !all_sealed(seals) {
         return Err(Refusal::new("plan_unsealed", format!("descriptor {fd}"))
             .detail(format!("got seals {seals:#x}, expected {SEALS:#x}")));
     }

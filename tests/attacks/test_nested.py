@@ -6,11 +6,15 @@ The attacked thing is the supervisor outside: hostile code inside writes its req
 from __future__ import annotations
 
 import json
+import subprocess
+import threading
 from typing import Any
 
 import pytest
 
-from support.actors import PYTHON, Actor
+from stockade.rules.promises import PROMISE_IDS
+from support.actors import PYTHON, WAIT_S, Actor
+from support.plans import bind, small_plan
 
 TIERS = ("standard", "guarded")
 
@@ -77,15 +81,102 @@ def test_bytes_that_are_no_request_are_refused_and_the_box_goes_on(actor: Actor)
     assert got[7]["out"] == "still here\n", got[7]
 
 
-def test_twenty_boxes_inside_each_other_or_a_typed_refusal(actor: Actor) -> None:
-    code = (
-        "import sys, json; sys.path.insert(0, {lib!r}); import stockade; n = int(sys.argv[1])\n"
-        "if n == 0: print('bottom', len(stockade.active().chain)); raise SystemExit\n"
-        "try:\n"
-        "    done = stockade.run([{python!r}, '-I', '-B', '-c', sys.argv[2], str(n - 1), sys.argv[2]], tier='standard', caller='operator', net='none', cwd={cwd!r})\n"
-        "except stockade.Refused as err: print('refused', err.code); raise SystemExit\n"
-        "raise SystemExit(done.returncode)"
-    ).format(lib=str(actor.stage.lib), python=PYTHON, cwd=actor.workspace)
-    run = actor.run([PYTHON, "-I", "-B", "-c", code, "3", code], tier="standard")
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.split() == ["bottom", "4"], (run.stdout, run.stderr)
+def raw_plan(actor: Actor, **changed: Any) -> dict[str, Any]:
+    """A plan for a box inside: what the small plan has, read-only, with the hostile programs and the package."""
+    plan = small_plan(actor)
+    shown = [bind(str(path), "ro", "nosuid", "nodev", type="dir") for path in (actor.stage.bin, actor.stage.lib)]
+    work = bind(actor.workspace, "nosuid", "nodev", type="dir", create=False)
+    kept = [row for row in plan["mounts"] if row["target"] not in (actor.home, actor.workspace)]
+    plan.update(mounts=[*kept, *shown, work], guards=[], persistence=[], accept=list(PROMISE_IDS))
+    return plan | changed
+
+
+RUNS = _fields(("a", b"/bin/true"))
+
+
+@pytest.mark.parametrize("changed", [
+    {"ids": {"mode": "shifted", "kernel_uid": 0, "kernel_gid": 0, "owner_uid": 0, "owner_gid": 0}},
+    {"fds": [3]}, {"fds": [5, 6, 7]}, {"seccomp": {"filter": "init"}}, {"cwd": "/proc/self/fd/5"},
+    {"copyback": [{"source": "/etc/passwd", "target": "/tmp/x"}]},
+], ids=["ids", "descriptor", "descriptors", "filter", "cwd", "copyback"])
+def test_a_plan_that_reaches_for_what_is_not_its_own_is_refused(actor: Actor, changed: dict[str, Any]) -> None:
+    """Descriptors: the supervisor's own would have these numbers."""
+    jobs = [{"do": "raw", "plan": raw_plan(actor), "fields": RUNS}, {"do": "raw", "plan": raw_plan(actor, **changed), "fields": RUNS}]
+    _, (twin, got) = asked(actor, jobs)
+    assert twin == "end 0", "the same plan without it starts"
+    assert got in ("plan_invalid", "fds_denied", "chdir_denied", "usage"), got
+
+
+def test_a_plan_that_binds_past_a_guard_or_uncovers_a_mount_is_refused(actor: Actor) -> None:
+    """Without its submounts the workspace would show writable hooks: the kernel has locked them to it."""
+    plan = raw_plan(actor)
+    alone = [row for row in plan["mounts"] if row["target"] != actor.workspace]
+    alone.append(bind(actor.workspace, type="dir", target="/tmp/past"))
+    with_all = [*alone[:-1], bind(actor.workspace, type="dir", target="/tmp/past", recursive=True)]
+    hook = "/tmp/past/.git/hooks/pre-push"
+    script = _fields(("a", b"/bin/sh"), ("a", b"-c"), ("a", f"echo x >> {hook}".encode()))
+    before = actor.sh("cat .git/hooks/pre-push")
+    rules = {"abi": 6, "scope_signal": False, "scope_abstract": False, "rules": [{"path": "/", "access": "write"}]}
+    jobs = [{"do": "raw", "plan": plan | {"mounts": mounts, "landlock": rules}, "fields": script} for mounts in (alone, with_all)]
+    _, (bare, whole) = asked(actor, jobs, tier="guarded")
+    assert bare == "mount_denied" and whole.startswith("end ") and whole != "end 0", (bare, whole)
+    assert actor.sh("cat .git/hooks/pre-push") == before
+
+
+def test_a_lying_plan_keeps_no_promise_that_the_outer_box_does_not_know(actor: Actor) -> None:
+    """It claims strict with the outer box's own promises left out."""
+    lie = [{"id": "fs.made_up", "tiers": ["strict"], "ns": False, "needs": [["seccomp"]], "state": None, "reason": None}]
+    jobs = [{"do": "raw", "plan": raw_plan(actor, requested_tier="strict", promises=lie, accept=[]), "fields": RUNS}]
+    _, (got,) = asked(actor, jobs)
+    assert got == "promise_not_kept"
+
+
+def test_a_flood_of_requests_is_bounded_and_the_box_goes_on(actor: Actor) -> None:
+    jobs = [{"do": "flood", "plan": raw_plan(actor, cwd="/nowhere"), "times": 60}, inner(actor, "echo still here")]
+    _, (answers, ok) = asked(actor, jobs)
+    assert set(answers) <= {"chdir_denied", "nest_busy", "closed"}, answers
+    assert ok.get("out") == "still here\n", ok
+
+
+LIVES = ["/bin/sh", "-c", "echo lives; exec sleep 1000"]
+
+
+def living(actor: Actor, do: str, **more: Any) -> dict[str, Any]:
+    """A job with a box inside that ends by no itself."""
+    options = {"tier": "standard", "caller": "operator", "net": "none", "cwd": actor.workspace}
+    return {"do": do, "argv": LIVES, "options": options, **more}
+
+
+def test_a_client_that_is_killed_takes_its_box_along(actor: Actor) -> None:
+    _, (said,) = asked(actor, [living(actor, "killed")])
+    assert said == "lives\n"
+
+
+def test_the_end_of_the_outer_command_is_the_end_of_what_is_inside(actor: Actor) -> None:
+    """The box inside holds the stream that is read to its end here."""
+    stdin = json.dumps({"lib": str(actor.stage.lib), "jobs": [living(actor, "left", go=True)]})
+    run = actor.run([PYTHON, "-I", "-B", str(actor.stage.bin / "asks.py")], tier="standard", stdin=stdin)
+    assert run.returncode == 0 and run.stderr in ("", "lives\n")
+
+
+def test_a_supervisor_that_is_killed_takes_all_along(actor: Actor) -> None:
+    stdin = json.dumps({"lib": str(actor.stage.lib), "jobs": [living(actor, "left")]}).encode()
+    argv = [PYTHON, "-I", "-B", str(actor.stage.bin / "asks.py")]
+    with actor.live(argv, tier="standard", stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
+        assert child.stdin is not None and child.stderr is not None
+        child.stdin.write(stdin)
+        child.stdin.close()
+        assert child.stderr.readline() == b"lives\n"
+        child.kill()
+        ended = threading.Event()
+        reader = threading.Thread(target=lambda: (child.stderr.read(), ended.set()), daemon=True)
+        reader.start()
+        assert ended.wait(WAIT_S), "something of the box still holds its standard error"
+        reader.join()
+
+
+def test_twenty_boxes_inside_each_other(actor: Actor) -> None:
+    plan, launcher = json.dumps(raw_plan(actor)), str(actor.stage.launcher)
+    argv = [PYTHON, "-I", "-B", str(actor.stage.bin / "asks.py"), "deep", "20", plan, launcher]
+    run = actor.run(argv, tier="standard")
+    assert (run.returncode, run.stdout) == (0, "around 21\n"), run.stderr

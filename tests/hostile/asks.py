@@ -71,7 +71,7 @@ def raw(job: dict[str, Any]) -> str:
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Run one command through the package; what it printed, its receipt or the refusal."""
-    import stockade  # noqa: PLC0415
+    import stockade
 
     options = dict(job["options"])
     try:
@@ -88,11 +88,54 @@ def plain(job: dict[str, Any]) -> dict[str, Any]:
     return {"status": done.returncode, "out": done.stdout, "err": done.stderr}
 
 
+def killed(job: dict[str, Any]) -> str:
+    """Start a box that lives, kill its client, and read its output to the end."""
+    import stockade
+
+    with stockade.Popen(job["argv"], stdout=subprocess.PIPE, **job["options"]) as child:
+        assert child.stdout is not None
+        first = child.stdout.readline()
+        os.kill(child.pid, 9)
+        rest = child.stdout.read()  # ends when the last process that holds it is dead
+    return (first + rest).decode()
+
+
+def left(job: dict[str, Any]) -> str:
+    """Start a box that lives and holds our standard output, and go."""
+    import stockade
+
+    child = stockade.Popen(job["argv"], stdout=sys.stderr, stdin=subprocess.PIPE, **job["options"])
+    assert child.poll() is None
+    os._exit(0) if job.get("go") else None
+    return str(child.wait())
+
+
+def flood(job: dict[str, Any]) -> list[str]:
+    """Ask many times at once; what each got."""
+    plan = sealed(json.dumps(job["plan"]).encode())
+    asked = sealed(MAGIC + field(b"a", b"/bin/true"))
+    links = [send(MAGIC, [plan, asked, 0, 2, 2])[0] for _ in range(job["times"])]
+    return sorted({answer(link) for link in links})
+
+
+def deep(rest: int, plan: str, launcher: str) -> int:
+    """Ask for one box in another, as often as is said; the innermost counts what is around it."""
+    if rest == 0:
+        with open("/run/stockade/box.json", encoding="utf-8") as stream:
+            print("around", len(json.load(stream)["chain"]))
+        return 0
+    fd = sealed(plan.encode())
+    line = [launcher, "--nest", "--plan-fd", str(fd), "--", sys.executable, "-I", "-B", __file__, "deep", str(rest - 1), plan, launcher]
+    return subprocess.run(line, pass_fds=[fd], check=False).returncode
+
+
 def main() -> None:
     """Do the jobs in order."""
+    if sys.argv[1:2] == ["deep"]:
+        raise SystemExit(deep(int(sys.argv[2]), sys.argv[3], sys.argv[4]))
     jobs = json.load(sys.stdin)
     sys.path.insert(0, jobs["lib"])
-    does = {"raw": raw, "run": run, "plain": plain}
+    does = {"raw": raw, "run": run, "plain": plain, "killed": killed, "left": left, "flood": flood}
     print(json.dumps([does[job["do"]](job) for job in jobs["jobs"]]))
 
 

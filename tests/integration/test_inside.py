@@ -1,6 +1,8 @@
-"""Our own command inside a box: it is there, and says in one line what it cannot do."""
+"""Our own command inside a box: it is there, starts boxes, and says in one line what it cannot do."""
 
 from __future__ import annotations
+
+import json
 
 import pytest
 
@@ -11,9 +13,17 @@ CALL = "import sys; sys.path.insert(0, {lib!r}); from stockade.cli import main; 
 
 
 @pytest.mark.parametrize("tier", ["standard", "guarded", "strict"])
-def test_a_run_inside_a_box_is_refused_in_one_line(actor: Actor, tier: str) -> None:
-    code = CALL.format(lib=str(actor.stage.lib), words=["run", "--tier", "strict", "--", "true"])
+def test_a_run_inside_a_box_is_a_box_of_its_own(actor: Actor, tier: str) -> None:
+    code = CALL.format(lib=str(actor.stage.lib), words=["run", "--tier", "strict", "--net", "none", "--receipt", "fd:2", "--", "sh", "-c", "exit 7"])
     run = actor.run([PYTHON, "-I", "-B", "-c", code], tier=tier)
+    assert run.returncode == 7, run.stderr
+    receipt = json.loads(run.stderr.strip().splitlines()[-1])
+    assert (receipt["launch"]["requested_tier"], receipt["effective_tier"], receipt["launch"]["origin"]) == ("strict", "strict", "inside")
+
+
+def test_what_cannot_be_had_inside_a_box_is_refused_in_one_line(actor: Actor) -> None:
+    code = CALL.format(lib=str(actor.stage.lib), words=["run", "--tier", "off", "--", "true"])
+    run = actor.run([PYTHON, "-I", "-B", "-c", code], tier="standard")
     assert run.returncode == 125, run.stderr
     assert "nested_unsupported" in run.stderr and "Traceback" not in run.stderr
     assert len(run.stderr.strip().splitlines()) == 1

@@ -28,6 +28,7 @@ class Place:
     where: str
     tier: Tier | None = None
     known: bool = True
+    nests: bool = False
 
 
 def host(*backends: BackendVerdict) -> Any:
@@ -90,7 +91,7 @@ def test_no_class_starts_weaker_because_the_host_cannot() -> None:
         assert got.remedy == BROKEN.remedy
 
 
-def test_inside_a_box_everything_is_refused_with_a_remedy() -> None:
+def test_inside_a_box_without_its_supervisor_everything_is_refused_with_a_remedy() -> None:
     inside = [place for place in PLACES if place.where == "box"]
     assert inside
     for place, tier in itertools.product(inside, Tier):
@@ -98,6 +99,17 @@ def test_inside_a_box_everything_is_refused_with_a_remedy() -> None:
         assert (got.kind, got.row, got.code) == ("refuse", "D12", "nested_unsupported")
         assert got.active_tier == (None if place.tier is None else str(place.tier))
         assert got.tier_known == place.known
+
+
+def test_inside_a_box_whose_supervisor_answers_every_tier_is_a_box_inside() -> None:
+    for around, tier in itertools.product((Tier.standard, Tier.guarded, Tier.strict), Tier):
+        got = decide(Place("box", around, nests=True), host(), request(tier))
+        if tier == Tier.off:
+            assert (got.kind, got.row) == ("refuse", "D12")
+            continue
+        assert (got.kind, got.row, got.effective_tier) == ("tighten", "D8", str(tier))
+        assert (got.requested_tier, got.active_tier, got.tier_known) == (str(tier), str(around), True)
+    assert decide(Place("box", None, known=False, nests=True), host(), request(Tier.strict)).kind == "refuse"
 
 
 def test_the_strongest_backend_is_taken() -> None:
