@@ -274,7 +274,10 @@ impl Held {
         tied_again()?;
         let user = births::user_space(&self.proc)?;
         births::join(&self.spaces[1], libc::CLONE_NEWNS)?;
-        births::join(&self.spaces[3], libc::CLONE_NEWNET)?;
+        // That of the host is nobody's to join, and where we are.
+        if !births::is_ours(&self.proc, &self.spaces[3], "net")? {
+            births::join(&self.spaces[3], libc::CLONE_NEWNET)?;
+        }
         let take = |fd: &OwnedFd| fd.try_clone().map_err(|e| Refusal::new("fds_denied", "descriptors").io(&e));
         let plan_fd = take(&self.given[0])?;
         let inner = Inner {

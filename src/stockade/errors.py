@@ -80,7 +80,7 @@ CODES: dict[str, Code] = {
     "foreign_sandbox": Code("another sandbox around this process prevents a box",
                             "start it outside, or allow user namespaces there"),
     "transient": Code("the host was short of something just now", "try again"),
-    "nested_unsupported": Code("inside a box this cannot be had: tier off, a launch line, or its supervisor does not answer",
+    "nested_unsupported": Code("inside a box: tier off, a launch line, or a supervisor that does not answer",
                                "start the command from outside the box, or ask for a tier with run"),
     "policy_denied": Code("policy forbids a part of the request", "the message names the policy file"),
     # files

@@ -47,6 +47,17 @@ def test_a_stricter_box_runs_inside_a_box_and_says_what_it_keeps(actor: Actor, t
     assert launch["origin"] == "inside"
 
 
+@pytest.mark.parametrize("around", ["host", "none"])
+@pytest.mark.parametrize("inside", ["host", "none"])
+def test_a_network_is_never_more_than_that_of_the_outer_box(actor: Actor, around: str, inside: str) -> None:
+    _, (got,) = asked(actor, [inner(actor, "ls /sys/class/net 2>/dev/null | wc -l; cat /proc/net/dev | wc -l", tier="standard", net=inside)], net=around)
+    assert got["status"] == 0, got
+    told = got["receipt"]["launch"]["net"]
+    assert told == ("host" if (around, inside) == ("host", "host") else "none")
+    kept = {row["id"]: row["state"] for row in got["receipt"]["launch"]["promises"]}
+    assert kept["net.policy"] == "kept"
+
+
 def test_a_read_only_place_of_the_outer_box_stays_so_whatever_the_inner_one_is_granted(actor: Actor) -> None:
     # /etc and the elsewhere directory are read-only outside; hooks are guarded.
     hook = f"{actor.workspace}/.git/hooks/pre-push"

@@ -17,7 +17,7 @@ def test_a_run_inside_a_box_is_a_box_of_its_own(actor: Actor, tier: str) -> None
     code = CALL.format(lib=str(actor.stage.lib), words=["run", "--tier", "strict", "--net", "none", "--receipt", "fd:2", "--", "sh", "-c", "exit 7"])
     run = actor.run([PYTHON, "-I", "-B", "-c", code], tier=tier)
     assert run.returncode == 7, run.stderr
-    receipt = json.loads(run.stderr.strip().splitlines()[-1])
+    receipt = json.JSONDecoder().raw_decode(run.stderr[run.stderr.index("{"):])[0]
     assert (receipt["launch"]["requested_tier"], receipt["effective_tier"], receipt["launch"]["origin"]) == ("strict", "strict", "inside")
 
 

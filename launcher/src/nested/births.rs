@@ -24,6 +24,14 @@ pub fn join(space: &OwnedFd, kind: i32) -> Result<(), Refusal> {
     sys::check(i64::from(ret)).map(drop).map_err(denied("box"))
 }
 
+/// Whether this process is in that namespace. `proc` is that of its own pid namespace.
+pub fn is_ours(proc: &OwnedFd, space: &OwnedFd, name: &str) -> Result<bool, Refusal> {
+    let path = format!("self/ns/{name}");
+    let own = sys::openat2(proc.as_raw_fd(), &path, libc::O_RDONLY, 0).map_err(denied("own"))?;
+    let [own, other] = [&own, space].map(|fd| sys::fstat(fd.as_raw_fd()).map(|st| (st.st_dev, st.st_ino)));
+    Ok(own.map_err(denied("own"))? == other.map_err(denied("box"))?)
+}
+
 /// The user namespace of the outermost box: from there its descendants are ours as well.
 pub fn join_user(space: &OwnedFd, first: bool, shifted: bool) -> Result<(), Refusal> {
     if first {
