@@ -205,8 +205,7 @@ KNOWN_GAPS = {
     "no_debian_tools": "a tool of the system's packages is missing, and only root can install it",
 }
 
-NOW = (PROMISES + LAUNCHER + FIELD_A + FIELD_B + FIELD_C + FIELD_D + END + FIELD_F + INSTALL + LEARN + PROVE + CACHES +
-       AGENTS + FIELD_E)
+NOW = PROMISES + LAUNCHER + FIELD_A + FIELD_B + FIELD_C + FIELD_D + END + FIELD_F + INSTALL + LEARN + PROVE + CACHES + AGENTS + FIELD_E
 BY_ID = {entry.id: entry for entry in NOW + DEFERRED}
 
 
