@@ -164,8 +164,7 @@ impl Session {
         // SAFETY: P0 is single-threaded, in either case.
         let pid = match &self.inner {
             Some(inner) => unsafe { births::fork_inside(&inner.pid) }?,
-            None => unsafe { sys::fork_into(namespaces) }
-                .map_err(|e| Refusal::new("userns_denied", "clone").io(&e))?,
+            None => unsafe { sys::fork_into(namespaces) }.map_err(|e| Refusal::new("userns_denied", "clone").io(&e))?,
         };
         if pid != 0 {
             if let Err(e) = processors::start_elsewhere(pid) {

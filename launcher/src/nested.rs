@@ -394,7 +394,9 @@ pub fn name_command(inner: &Inner, command: libc::pid_t) {
     let read = || -> Option<i32> {
         let path = sys::cstr(&format!("{command}/status")).ok()?;
         let mut text = String::new();
-        File::from(sys::openat(inner.proc.as_raw_fd(), &path, libc::O_RDONLY, 0).ok()?).read_to_string(&mut text).ok()?;
+        File::from(sys::openat(inner.proc.as_raw_fd(), &path, libc::O_RDONLY, 0).ok()?)
+            .read_to_string(&mut text)
+            .ok()?;
         let numbers = text.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
         numbers.split_whitespace().rev().nth(1)?.parse().ok()
     };

@@ -48,7 +48,13 @@ pub struct Out {
 impl Out {
     /// Before anything is known: the line on stderr alone.
     pub fn nowhere() -> Self {
-        Self { run_id: String::new(), report: Report::new(None), spool: None, uplink: None, settled: RefCell::default() }
+        Self {
+            run_id: String::new(),
+            report: Report::new(None),
+            spool: None,
+            uplink: None,
+            settled: RefCell::default(),
+        }
     }
 
     /// To the supervisor around, which stamps it as said inside; false when it was lost.

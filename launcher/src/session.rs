@@ -12,9 +12,9 @@ use crate::clock;
 use crate::copyback::{self, Held};
 use crate::facts;
 use crate::init::Start;
-use crate::plan::{self, Backend, Ids, Loaded, Plan};
 use crate::nested::ring::{self, Ring};
 use crate::nested::Inner;
+use crate::plan::{self, Backend, Ids, Loaded, Plan};
 use crate::promises::{self, Evaluation, FactSet, Tier};
 use crate::receipts::Out;
 use crate::report::Refusal;
@@ -105,8 +105,7 @@ impl Session {
         };
         check_inherited(&loaded.plan, args)?;
         if let Some(wall) = wall_ms(&loaded.plan, args).map(Duration::from_millis) {
-            let to =
-                clock::Told { run_id: out.run_id.clone(), report: args.report_fd, spool: args.spool.clone() };
+            let to = clock::Told { run_id: out.run_id.clone(), report: args.report_fd, spool: args.spool.clone() };
             clock::arm(clock::limit(began, wall), loaded.plan.mounts.len(), to)?;
         }
         check_words(&loaded.plan)?;

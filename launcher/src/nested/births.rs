@@ -47,7 +47,8 @@ pub fn join_user(space: &OwnedFd, first: bool, shifted: bool) -> Result<(), Refu
 pub fn user_space(proc: &OwnedFd) -> Result<OwnedFd, Refusal> {
     let (ready, say) = sys::pipe().map_err(denied("pipe"))?;
     // SAFETY: this process is single-threaded; the child only waits to be killed.
-    let pid = unsafe { sys::fork_into(libc::CLONE_NEWUSER) }.map_err(|e| Refusal::new("userns_denied", "box").io(&e))?;
+    let pid =
+        unsafe { sys::fork_into(libc::CLONE_NEWUSER) }.map_err(|e| Refusal::new("userns_denied", "box").io(&e))?;
     if pid == 0 {
         // SAFETY: plain waiting; dies with us, or has nothing to wait for. Seen by nobody in a box, it may
         // be looked at: only so can its maps be written.
@@ -76,7 +77,11 @@ fn map_and_hold(proc: RawFd, pid: libc::pid_t) -> Result<OwnedFd, Refusal> {
     // SAFETY: no failure.
     let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
     let fail = |name: &str, e: &io::Error| Refusal::new("map_denied", name).io(e);
-    let maps = [("setgroups", "deny".to_string()), ("uid_map", format!("{uid} {uid} 1")), ("gid_map", format!("{gid} {gid} 1"))];
+    let maps = [
+        ("setgroups", "deny".to_string()),
+        ("uid_map", format!("{uid} {uid} 1")),
+        ("gid_map", format!("{gid} {gid} 1")),
+    ];
     for (name, text) in maps {
         let path = sys::cstr(&format!("{pid}/{name}")).map_err(|e| fail(name, &e))?;
         let file = sys::openat(proc, &path, libc::O_WRONLY, 0).map_err(|e| fail(name, &e))?;

@@ -35,7 +35,8 @@ impl Ring {
     pub fn of(plan: &Plan, outer: Option<&Ring>, evaluation: &Evaluation, run_id: &str, snapshot: bool) -> Ring {
         let tier = session::requested(plan).unwrap_or(Tier::Off);
         let wanted = |id: &str| plan.promises.iter().any(|p| p.id == id && p.tiers.iter().any(|t| t == tier.name()));
-        let lost = evaluation.states.iter().filter(|s| s.state != State::Kept && (wanted(&s.id) || s.state == State::Waived));
+        let lost =
+            evaluation.states.iter().filter(|s| s.state != State::Kept && (wanted(&s.id) || s.state == State::Waived));
         let mut ring = Ring {
             promises: plan.promises.clone(),
             lost: lost.map(|s| s.id.clone()).collect(),

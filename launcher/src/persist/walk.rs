@@ -13,8 +13,8 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use serde::{Deserialize, Serialize};
 
-use crate::glob::{matches, Case};
 use super::distant::is_distant;
+use crate::glob::{matches, Case};
 use crate::sys::{open_dir, openat2_c, RESOLVE_NO_XDEV};
 
 /// Entries that one `*` or `**` may look at.

@@ -101,7 +101,8 @@ fn listed(root: &mut Root, row: &Row) -> Result<(), Refusal> {
     let Row::Overlay { source, target, hide, dirs, create, .. } = row else { return Ok(()) };
     let from = mounts::open_source(source, Kind::Dir)?;
     root.mount_point(target, create.then_some(true))?;
-    let names = Names { hide: hide.iter().cloned().collect(), dirs: dirs.iter().cloned().collect(), mounts_apart: true };
+    let names =
+        Names { hide: hide.iter().cloned().collect(), dirs: dirs.iter().cloned().collect(), mounts_apart: true };
     put_list(root, &from, target, names).map_err(|e| Refusal::new("overlay_denied", target.as_str()).io(&e))
 }
 

@@ -35,7 +35,8 @@ pub fn place(root: &Root, json: &str) -> Result<OwnedFd, Refusal> {
 
 /// The host's /proc still stands here, and names this process in any pid namespace.
 fn with_namespaces(json: &str) -> io::Result<String> {
-    let mut record: serde_json::Map<String, serde_json::Value> = serde_json::from_str(json).map_err(io::Error::other)?;
+    let mut record: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_str(json).map_err(io::Error::other)?;
     let mut named = serde_json::Map::new();
     for name in NAMED {
         let inode = std::fs::metadata(format!("/proc/self/ns/{name}"))?.ino();

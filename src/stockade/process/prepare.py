@@ -136,8 +136,8 @@ def _compiled(request: Request, settings: Settings, *, stored: bool = False, mak
     decision.raise_if_refused()
     if decision.kind == "tighten":
         resolved = _inside(resolved, stored=stored)
-        compiled = compile_plan(resolved, host, decision, make=False)
-        return Prepared(request=request, resolved=resolved, decision=decision, compiled=compiled)
+        return Prepared(request=request, resolved=resolved, decision=decision,
+                        compiled=compile_plan(resolved, host, decision, make=False))
     make_state_home(resolved)
     if resolved.policy.retention_s is not None:
         from stockade.process import record
