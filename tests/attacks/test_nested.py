@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from requirements import requirement
 from stockade.rules.promises import PROMISE_IDS
 from support.actors import PYTHON, WAIT_S, Actor
 from support.plans import bind, small_plan
@@ -33,6 +34,7 @@ def inner(actor: Actor, script: str, tier: str = "strict", **options: Any) -> di
     return {"do": "run", "argv": ["/bin/sh", "-c", script], "options": made}
 
 
+@requirement("nest.strict_in_standard")
 @pytest.mark.parametrize("tier", TIERS)
 def test_a_stricter_box_runs_inside_a_box_and_says_what_it_keeps(actor: Actor, tier: str) -> None:
     actor.put(f"{actor.elsewhere}/secret", "outer can read this\n")
@@ -47,6 +49,7 @@ def test_a_stricter_box_runs_inside_a_box_and_says_what_it_keeps(actor: Actor, t
     assert launch["origin"] == "inside"
 
 
+@requirement("nest.only_narrows")
 @pytest.mark.parametrize("around", ["host", "none"])
 @pytest.mark.parametrize("inside", ["host", "none"])
 def test_a_network_is_never_more_than_that_of_the_outer_box(actor: Actor, around: str, inside: str) -> None:
@@ -58,6 +61,7 @@ def test_a_network_is_never_more_than_that_of_the_outer_box(actor: Actor, around
     assert kept["net.policy"] == "kept"
 
 
+@requirement("nest.only_narrows")
 def test_a_read_only_place_of_the_outer_box_stays_so_whatever_the_inner_one_is_granted(actor: Actor) -> None:
     # /etc and the elsewhere directory are read-only outside; hooks are guarded.
     hook = f"{actor.workspace}/.git/hooks/pre-push"
@@ -74,6 +78,7 @@ def _fields(*rows: tuple[str, bytes]) -> list[list[Any]]:
     return [[ord(tag), value.hex()] for tag, value in rows]
 
 
+@requirement("nest.hostile_requests")
 def test_bytes_that_are_no_request_are_refused_and_the_box_goes_on(actor: Actor) -> None:
     good = _fields(("a", b"/bin/true"))
     jobs = [
@@ -105,6 +110,7 @@ def raw_plan(actor: Actor, **changed: Any) -> dict[str, Any]:
 RUNS = _fields(("a", b"/bin/true"))
 
 
+@requirement("nest.hostile_requests")
 @pytest.mark.parametrize("changed", [
     {"ids": {"mode": "shifted", "kernel_uid": 0, "kernel_gid": 0, "owner_uid": 0, "owner_gid": 0}},
     {"fds": [3]}, {"fds": [5, 6, 7]}, {"seccomp": {"filter": "init"}}, {"cwd": "/proc/self/fd/5"},
@@ -118,6 +124,7 @@ def test_a_plan_that_reaches_for_what_is_not_its_own_is_refused(actor: Actor, ch
     assert got in ("plan_invalid", "fds_denied", "chdir_denied", "usage"), got
 
 
+@requirement("nest.only_narrows")
 def test_a_plan_that_binds_past_a_guard_or_uncovers_a_mount_is_refused(actor: Actor) -> None:
     """Without its submounts the workspace would show writable hooks: the kernel has locked them to it."""
     plan = raw_plan(actor)
@@ -134,6 +141,7 @@ def test_a_plan_that_binds_past_a_guard_or_uncovers_a_mount_is_refused(actor: Ac
     assert actor.sh("cat .git/hooks/pre-push") == before
 
 
+@requirement("nest.only_narrows")
 def test_a_lying_plan_keeps_no_promise_that_the_outer_box_does_not_know(actor: Actor) -> None:
     """It claims strict with the outer box's own promises left out."""
     lie = [{"id": "fs.made_up", "tiers": ["strict"], "ns": False, "needs": [["seccomp"]], "state": None, "reason": None}]
@@ -142,6 +150,7 @@ def test_a_lying_plan_keeps_no_promise_that_the_outer_box_does_not_know(actor: A
     assert got == "promise_not_kept"
 
 
+@requirement("nest.hostile_requests")
 def test_a_flood_of_requests_is_bounded_and_the_box_goes_on(actor: Actor) -> None:
     jobs = [{"do": "flood", "plan": raw_plan(actor, cwd="/nowhere"), "times": 60}, inner(actor, "echo still here")]
     _, (answers, ok) = asked(actor, jobs)
@@ -158,11 +167,13 @@ def living(actor: Actor, do: str, **more: Any) -> dict[str, Any]:
     return {"do": do, "argv": LIVES, "options": options, **more}
 
 
+@requirement("nest.ends_with")
 def test_a_client_that_is_killed_takes_its_box_along(actor: Actor) -> None:
     _, (said,) = asked(actor, [living(actor, "killed")])
     assert said == "lives\n"
 
 
+@requirement("nest.ends_with")
 def test_the_end_of_the_outer_command_is_the_end_of_what_is_inside(actor: Actor) -> None:
     """The box inside holds the stream that is read to its end here."""
     stdin = json.dumps({"lib": str(actor.stage.lib), "jobs": [living(actor, "left", go=True)]})
@@ -170,6 +181,7 @@ def test_the_end_of_the_outer_command_is_the_end_of_what_is_inside(actor: Actor)
     assert run.returncode == 0 and run.stderr in ("", "lives\n")
 
 
+@requirement("nest.ends_with")
 def test_a_supervisor_that_is_killed_takes_all_along(actor: Actor) -> None:
     stdin = json.dumps({"lib": str(actor.stage.lib), "jobs": [living(actor, "left")]}).encode()
     argv = [PYTHON, "-I", "-B", str(actor.stage.bin / "asks.py")]
@@ -186,6 +198,7 @@ def test_a_supervisor_that_is_killed_takes_all_along(actor: Actor) -> None:
         reader.join()
 
 
+@requirement("nest.deep")
 def test_twenty_boxes_inside_each_other(actor: Actor) -> None:
     plan, launcher = json.dumps(raw_plan(actor)), str(actor.stage.launcher)
     argv = [PYTHON, "-I", "-B", str(actor.stage.bin / "asks.py"), "deep", "20", plan, launcher]
