@@ -218,6 +218,20 @@ pub fn futex_wake(word: &AtomicU32) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1) };
 }
 
+/// memfd_create(2), "File sealing": bytes that nobody can change any more.
+pub fn sealed_memfd(bytes: &[u8]) -> io::Result<OwnedFd> {
+    use std::io::Write;
+    const SEALS: i32 = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: the name is static; the descriptor is owned at once.
+    let fd = owned(unsafe { libc::syscall(libc::SYS_memfd_create, c"stockade-request".as_ptr(), flags) })?;
+    let mut file = std::fs::File::from(fd);
+    file.write_all(bytes)?;
+    // SAFETY: F_ADD_SEALS takes an integer.
+    check(i64::from(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) }))?;
+    Ok(file.into())
+}
+
 /// pipe2(2), close-on-exec: the reading and the writing end.
 pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut ends = [0; 2];
