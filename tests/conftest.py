@@ -35,6 +35,7 @@ _HAS_GAP: dict[str, Callable[[], bool]] = {
     "not_x86_64": lambda: platform.machine() != "x86_64",
     "no_debian_tools": lambda: os.geteuid() != 0,
     "no_pyenv": lambda: not os.path.exists(os.path.expanduser("~/.pyenv/libexec/pyenv")),
+    "no_fuse": lambda: not os.path.exists("/dev/fuse"),
     "no_rustup": lambda: shutil.which("rustup") is None,
 }
 

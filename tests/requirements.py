@@ -66,6 +66,7 @@ PROMISES = (
 LAUNCHER = (
     _field("launcher.fault_is_typed", "a fault in any step refuses the launch with that step's code and exit status 125", "launcher design, steps"),
     _field("launcher.refusal_runs_nothing", "after a refusal the command never ran and no launch record exists", "launcher design, receipts"),
+    _field("launcher.stuck_mounts", "no start waits for a file system that does not answer: what needs it is refused, nothing else looks there", "budgets, stuck mounts"),
     _field("launcher.plan_is_verified", "an unsealed, foreign, writable or wrongly named plan is refused", "launcher design, plans"),
     _field("mechanism.without_landlock", "every promise claimed by mounts and namespaces holds with Landlock switched off", "tiers, second mechanism"),
     _field("names.alternatives", "a workspace under /tmp and a root caller with another user's checkout work and are guarded", "tiers, defaults"),
@@ -192,6 +193,7 @@ KNOWN_GAPS = {
     "no_root_caller": "the suite runs as an ordinary user; root as a caller needs root",
     "not_x86_64": "this attack exists on x86_64 only (x32, 32-bit entry)",
     "no_pyenv": "pyenv comes from its own repository alone, and the account that runs the tests has none",
+    "no_fuse": "the host has no /dev/fuse, so nothing that hangs can be mounted",
     "no_rustup": "the Rust of this host is not rustup's: there are no proxies to start it by",
     "no_debian_tools": "a tool of the system's packages is missing, and only root can install it",
 }

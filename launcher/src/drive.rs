@@ -17,10 +17,7 @@ use crate::report::{Outcome, Refusal};
 use crate::session::{wall_ms, Session};
 use crate::supervise::{Step, Supervisor};
 use crate::trace::{self, Tracer};
-use crate::{appear, control, cover, sys};
-
-/// How long a command with a wall clock may take to start.
-const START_ROOM: Duration = Duration::from_secs(10);
+use crate::{appear, clock, control, cover, sys};
 
 impl Session {
     pub fn drive(&self, box_: &mut Supervisor, out: &Out, args: &Args) -> Result<(), Refusal> {
@@ -86,10 +83,12 @@ impl Session {
         args: &Args,
         watched: &Watched,
     ) -> Result<Option<Compared>, Refusal> {
+        // From here on P0 waits for nothing but its poll, which keeps the time.
+        clock::stop();
         order(box_, &control::Order::Start)?;
+        clock::gone();
         let wall = wall_ms(&self.loaded.plan, args).map(Duration::from_millis);
-        // The limit is the command's: a start that takes long on a busy machine is not charged to it.
-        box_.deadline = wall.map(|wall| Instant::now() + wall + START_ROOM);
+        box_.deadline = wall.map(|wall| clock::limit(self.began, wall));
         let mut compared = None;
         loop {
             match box_.next() {
@@ -125,7 +124,9 @@ impl Session {
         let persistence = &self.loaded.plan.persistence;
         let Some(journals) = journals else { return Ok(None) };
         receipts::settle(journals, persistence, out).map_err(|e| unnoted(&e))?;
-        journals.begin(&out.run_id, persistence).map(Some).map_err(|e| unnoted(&e))
+        let journal = journals.begin(&out.run_id, persistence).map_err(|e| unnoted(&e))?;
+        clock::journal(journals.fd(), &journal.name);
+        Ok(Some(journal))
     }
 
     /// What the write roots hold, before the command runs: noted where a crash leaves it.

@@ -75,6 +75,17 @@ impl Start {
         Start { mask: sys::block_all_signals(), sigchld_ignored, umask, files: None }
     }
 
+    /// Lets signals end this process as the caller would have it, until the mask that is returned is set
+    /// again. Those that stop a job wait all the same: whoever gave us the terminal waits for a record.
+    pub fn let_end(&self) -> libc::sigset_t {
+        let mut mask = self.mask;
+        for stop in [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU] {
+            // SAFETY: the set is plain data that lives through the call.
+            unsafe { libc::sigaddset(&mut mask, stop) };
+        }
+        sys::set_mask(&mask)
+    }
+
     fn restore(&self) {
         // SAFETY: the structures live through the calls.
         unsafe {

@@ -18,7 +18,7 @@ use crate::steps::mounts::Prepared;
 use crate::steps::{caps, limits, userns};
 use crate::supervise::Supervisor;
 use crate::terminal::Terminal;
-use crate::{control, ending, processors, stores, sys, ulid, version};
+use crate::{clock, control, ending, look, processors, stores, sys, ulid, version};
 
 /// From so many rows on, the descriptors of a usual limit (1024) may not do.
 const MANY_ROWS: usize = 200;
@@ -35,25 +35,31 @@ pub fn main(words: &[&CStr], block: Block) -> i32 {
         println!("{}", version::json());
         return 0;
     }
+    if let Some(path) = &args.look {
+        return look::main(path);
+    }
     out.report = Report::new(args.report_fd.map(adopt));
     out.run_id = match ulid::ulid() {
         Ok(id) => id,
         Err(e) => return out.refuse(&Refusal::new("resource", "random bytes").io(&e)),
     };
     // The plan before the spool: nothing of ours may be open when its descriptors are checked.
-    let session = Session::open(&args, &block, start);
+    let session = Session::open(&args, &block, &start, &out);
     out.spool = match args.spool.as_deref().map(|path| Spool::open(Path::new(path))).transpose() {
         Ok(spool) => spool,
         Err(e) => return out.refuse(&Refusal::new("spool_failed", args.spool.unwrap_or_default()).io(&e)),
     };
-    match session.and_then(|session| session.start(&out, &args, &block)) {
+    match session.and_then(|session| session.start(start, &out, &args, &block)) {
         Ok(code) => code,
-        Err(refusal) => out.refuse(&refusal),
+        Err(refusal) => {
+            clock::stop();
+            out.refuse(&refusal)
+        }
     }
 }
 
 impl Session {
-    fn start(mut self, out: &Out, args: &Args, block: &Block) -> Result<i32, Refusal> {
+    fn start(mut self, mut start: Start, out: &Out, args: &Args, block: &Block) -> Result<i32, Refusal> {
         let box_json = self.box_json(&out.run_id);
         let fail = |what: &'static str| move |e: std::io::Error| Refusal::new("fork_failed", what).io(&e);
         caps::join_keyring()?;
@@ -61,7 +67,7 @@ impl Session {
         let (errors, errors_in) = sys::pipe().map_err(fail("pipe"))?;
         let signals = sys::signal_fd().map_err(fail("signalfd"))?;
         if self.loaded.plan.mounts.len() > MANY_ROWS {
-            self.start.files = limits::raise_files();
+            start.files = limits::raise_files();
         }
         let _stores = stores::hold(&self.loaded.plan)?; // kept to the end, here and by P1
         let (prepared, waiting) = userns::prepare(&self.loaded.plan)?;
@@ -75,6 +81,7 @@ impl Session {
             prepared,
             argv: &args.argv,
             env,
+            start,
             box_json: &box_json,
             wall_ms: wall_ms(&self.loaded.plan, args),
             traced: args.trace_fd.is_some(),
@@ -86,6 +93,7 @@ impl Session {
         match mapped.and_then(|()| self.drive(&mut supervisor, out, args)) {
             Ok(()) => Ok(ending::finish(&supervisor)),
             Err(refusal) => {
+                clock::stop();
                 kill_and_reap(init);
                 supervisor.terminal.take_back();
                 Err(refusal)
@@ -150,6 +158,7 @@ impl Session {
                 kill_and_reap(pid);
                 return Err(Refusal::new("fork_failed", "processors").io(&e));
             }
+            clock::watch(pid);
             // The trees are needed until their idmaps are set; everything else is P1's alone.
             return Ok((pid, spawn.prepared));
         }
@@ -162,7 +171,7 @@ impl Session {
             cwd: &self.cwd,
             box_json: spawn.box_json,
             terminal,
-            start: self.start.clone(),
+            start: spawn.start,
             control: spawn.inner,
             errors: Some(spawn.errors_in),
             wall_ms: spawn.wall_ms,
@@ -188,6 +197,7 @@ struct Spawn<'a> {
     prepared: Prepared,
     argv: &'a [CString],
     env: Vec<CString>,
+    start: Start,
     box_json: &'a str,
     wall_ms: Option<u64>,
     traced: bool,

@@ -13,6 +13,7 @@ mod appear;
 mod args;
 #[cfg(test)]
 mod bpf;
+mod clock;
 mod control;
 mod copyback;
 mod cover;
@@ -25,6 +26,7 @@ mod glob;
 mod init;
 mod inside;
 mod launch;
+mod look;
 mod nest;
 mod paths;
 mod persist;

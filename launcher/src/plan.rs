@@ -127,6 +127,8 @@ pub enum Kind {
     File,
     Socket,
     Any,
+    /// The root of a mount whose file system may not answer: it is shown without being looked at.
+    Mount,
 }
 
 /// On-disk uid and gid that appear as box 0 in one idmapped row; absent, the

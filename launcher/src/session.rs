@@ -5,18 +5,20 @@
 
 use std::ffi::{c_char, CStr};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::args::Args;
+use crate::clock;
 use crate::copyback::{self, Held};
 use crate::facts;
 use crate::init::Start;
 use crate::plan::{self, Backend, Ids, Loaded, Plan};
 use crate::promises::{self, Evaluation, Tier};
+use crate::receipts::Out;
 use crate::report::Refusal;
 use crate::steps::env::{self, Filtered};
 use crate::steps::seccomp;
-use crate::trace;
+use crate::{sys, trace};
 
 /// The strings that the kernel put on the stack: arguments and environment.
 #[derive(Clone, Copy)]
@@ -69,7 +71,6 @@ pub struct Session {
     pub loaded: Loaded,
     pub env: Filtered,
     pub cwd: String,
-    pub start: Start,
     pub evaluation: Evaluation,
     pub home: &'static str,
     pub began: Instant,
@@ -79,7 +80,7 @@ pub struct Session {
 }
 
 impl Session {
-    pub fn open(args: &Args, block: &Block, start: Start) -> Result<Session, Refusal> {
+    pub fn open(args: &Args, block: &Block, start: &Start, out: &Out) -> Result<Session, Refusal> {
         let began = Instant::now();
         let loaded = match (args.plan_fd, &args.plan, &args.plan_store) {
             (Some(fd), ..) => plan::from_fd(fd, &args.binds)?,
@@ -87,10 +88,15 @@ impl Session {
             _ => return Err(Refusal::new("usage", "--plan")),
         };
         check_inherited(&loaded.plan, args)?;
+        if let Some(wall) = wall_ms(&loaded.plan, args).map(Duration::from_millis) {
+            let to =
+                clock::Told { run_id: out.run_id.clone(), report: args.report_fd, spool: args.spool.clone() };
+            clock::arm(clock::limit(began, wall), loaded.plan.mounts.len(), to)?;
+        }
         check_words(&loaded.plan)?;
         args.trace_fd.map(trace::check).transpose()?;
         let (evaluation, _) = evaluate(&loaded.plan, false)?;
-        let env = environment(&loaded.plan, args, block)?;
+        let env = environment(&loaded.plan, args, block, start)?;
         let home = facts::home(&loaded.plan);
         let cwd = args.cwd.clone().unwrap_or_else(|| loaded.plan.cwd.clone());
         if args.state_home.is_none() && !loaded.plan.copyback.is_empty() {
@@ -100,7 +106,7 @@ impl Session {
         }
         let copies = copyback::hold(&loaded.plan)?;
         let state_home = args.state_home.clone();
-        Ok(Session { loaded, env, cwd, start, evaluation, home, began, state_home, copies })
+        Ok(Session { loaded, env, cwd, evaluation, home, began, state_home, copies })
     }
 
     pub fn box_json(&self, run_id: &str) -> String {
@@ -178,21 +184,26 @@ pub fn evaluate(plan: &Plan, snapshot: bool) -> Result<(Evaluation, Vec<String>)
     Ok((evaluation, facts.names()))
 }
 
-fn environment(plan: &Plan, args: &Args, block: &Block) -> Result<Filtered, Refusal> {
+fn environment(plan: &Plan, args: &Args, block: &Block, start: &Start) -> Result<Filtered, Refusal> {
     let invalid = |e: env::EnvError| Refusal::new("env_invalid", "environment").detail(e.to_string());
     let given = match args.setenv_fd {
-        Some(fd) => env::parse_items(&read_all(adopt(fd))?).map_err(invalid)?,
+        Some(fd) => env::parse_items(&read_all(adopt(fd), start)?).map_err(invalid)?,
         None => vec![],
     };
     env::filter(&plan.env, &block.environ(), &given).map_err(invalid)
 }
 
-fn read_all(fd: OwnedFd) -> Result<Vec<u8>, Refusal> {
+fn read_all(fd: OwnedFd, start: &Start) -> Result<Vec<u8>, Refusal> {
     use std::io::{Read, Seek};
     let mut file = std::fs::File::from(fd);
     // A memfd is left at its end by its writer; a pipe cannot seek and need not.
-    let _ = file.rewind();
+    let waits = file.rewind().is_err();
+    // Its writer may take any time, and no box exists: a signal ends this process like any other.
+    let held = waits.then(|| start.let_end());
     let mut bytes = vec![];
-    file.read_to_end(&mut bytes).map_err(|e| Refusal::new("env_invalid", "--setenv-fd").io(&e))?;
-    Ok(bytes)
+    let read = file.read_to_end(&mut bytes).map_err(|e| Refusal::new("env_invalid", "--setenv-fd").io(&e));
+    if let Some(mask) = held {
+        sys::set_mask(&mask);
+    }
+    read.map(|_| bytes)
 }

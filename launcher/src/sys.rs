@@ -174,8 +174,10 @@ pub fn fstat(fd: RawFd) -> io::Result<libc::stat> {
 /// others use no heap.
 pub unsafe fn fork_into(namespaces: i32) -> io::Result<libc::pid_t> {
     let flags = namespaces | libc::SIGCHLD;
+    crate::clock::before_fork();
     // SAFETY: a null stack means the copy of ours, as in fork; no tid or tls pointer is asked for.
     let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
+    crate::clock::after_fork(pid == 0);
     check(pid).map(|p| p as libc::pid_t)
 }
 
@@ -198,6 +200,16 @@ pub fn futex_wait(word: &AtomicU32, value: u32) {
     // SAFETY: the word lives through the call; no timeout is read.
     unsafe {
         libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, value, forever)
+    };
+}
+
+/// The same, for so long at most.
+pub fn futex_wait_for(word: &AtomicU32, value: u32, most: std::time::Duration) {
+    let most = libc::timespec { tv_sec: most.as_secs() as libc::time_t, tv_nsec: most.subsec_nanos().into() };
+    // SAFETY: the word and the time live through the call.
+    unsafe {
+        let how = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+        libc::syscall(libc::SYS_futex, word.as_ptr(), how, value, std::ptr::addr_of!(most))
     };
 }
 
@@ -354,6 +366,16 @@ pub fn block_all_signals() -> libc::sigset_t {
         let mut old: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&mut all);
         libc::sigprocmask(libc::SIG_SETMASK, &all, &mut old);
+        old
+    }
+}
+
+/// Sets the mask of this thread; the old one comes back.
+pub fn set_mask(mask: &libc::sigset_t) -> libc::sigset_t {
+    // SAFETY: both sets are plain data that live through the call.
+    unsafe {
+        let mut old: libc::sigset_t = std::mem::zeroed();
+        libc::sigprocmask(libc::SIG_SETMASK, mask, &mut old);
         old
     }
 }

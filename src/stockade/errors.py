@@ -192,6 +192,8 @@ CODES: dict[str, Code] = {
                           "the reader of the receipt went away; keep the report descriptor open"),
     "spool_failed": Code("the record could not be written",
                          "the audit record could not be written; check space and permissions of the state home"),
+    "mount_stuck": Code("a file system that the request needs does not answer",
+                        "mount it again or unmount it (umount -l), or leave out what lies there"),
     "start_timed_out": Code("the command did not start in time",
                             "look for a file system that hangs, or try again when the machine has less to do"),
     "caller_gone": Code("the calling process ended", "the program that asked for the box ended before it started"),
@@ -199,7 +201,7 @@ CODES: dict[str, Code] = {
                      "the machine is short of memory, descriptors or space; try again"),
 }
 
-TRANSIENT_CODES = frozenset({"transient", "resource", "start_timed_out"})
+TRANSIENT_CODES = frozenset({"transient", "resource", "mount_stuck", "start_timed_out"})
 
 
 def _one_line(text: str) -> str:

@@ -6,7 +6,10 @@ error, or the plan itself asks for what this host cannot do.
 
 from __future__ import annotations
 
+import fcntl
 import os
+import select
+import signal
 import time
 from typing import Any
 
@@ -14,9 +17,9 @@ import pytest
 
 from requirements import requirement
 from stockade.rules.promises import FACTS
-from support.actors import Actor
+from support.actors import WAIT_S, Actor
 from support.live import processes_with, wait_until
-from support.plans import ENOUGH, Ended, bind, launch, small_plan, tmpfs
+from support.plans import ENOUGH, Ended, bind, launch, launching, small_plan, tmpfs
 from support.trees import changes, snapshot
 
 # code, step, faults. Values are those of the calls' public headers.
@@ -168,20 +171,64 @@ def test_the_same_plan_without_a_fault_runs(actor: Actor) -> None:
     actor.remove(marker)
 
 
+def _journals(actor: Actor) -> list[str]:
+    kept = actor.host(f"{actor.home}/.local/state/stockade/audit/open")
+    return sorted(path.name for path in kept.iterdir() if path.name != ".lock")
+
+
 @requirement("launcher.fault_is_typed", "launcher.refusal_runs_nothing")
-def test_a_start_that_hangs_is_ended_and_said_to_be_transient(actor: Actor) -> None:
-    """A call that never returns, as of a file system that hangs: the limit is the command's, and the start has ten seconds more."""
+@pytest.mark.parametrize("call", ["fchdir", "flock", "socketpair"])
+def test_a_start_that_hangs_is_ended_and_said_to_be_transient(actor: Actor, call: str) -> None:
+    """A call that never returns, as of a file system that hangs: the limit is the command's, and the start has ten seconds more.
+
+    It is process 1's, or the supervisor's own: while process 1 builds, or before there is one.
+    """
     argv, marker = _marked(actor)
-    before = [str(actor.stage.bin / "fault_loader"), "fchdir:HANG", "--"]
-    begun = time.monotonic()
-    ended = launch(actor, small_plan(actor), argv, options=["--timeout-ms", "300"], before=before)
+    state = actor.make_dir(f"{actor.home}/.local/state/stockade/audit/open").removesuffix("/audit/open")
+    loader = str(actor.stage.bin / "fault_loader")
+    options = ["--state-home", state, "--timeout-ms"]
+    before, begun = _journals(actor), time.monotonic()
+    ended = launch(actor, small_plan(actor), argv, options=[*options, "300"], before=[loader, f"{call}:HANG", "--"])
     took_s = time.monotonic() - begun
     wait_until(lambda: processes_with(marker) == [], "who held the call is gone")
     _refused(actor, ended, "start_timed_out", None, marker)
     assert ended.records["refused"]["transient"] is True and ended.records["refused"]["object"] == "box"
     assert 10.3 <= took_s < 40
-    twin = launch(actor, small_plan(actor), argv, options=["--timeout-ms", "30000"], before=[before[0], "chroot:HANG", "--"])
+    assert [name for name in _journals(actor) if name not in before and not name.startswith(".")] == []
+    twin = launch(actor, small_plan(actor), argv, options=[*options, "30000"], before=[loader, "chroot:HANG", "--"])
     assert (twin.status, twin.code) == (0, None) and actor.host(marker).exists(), "the twin: a call that nobody makes"
+    actor.remove(marker)
+
+
+@requirement("launcher.fault_is_typed", "launcher.refusal_runs_nothing")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_launcher_that_waits_for_variables_ends_by_a_signal_like_any_program(actor: Actor, number: int) -> None:
+    argv, marker = _marked(actor)
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "wb", buffering=0) as values:
+        child = launching(actor, small_plan(actor), argv, options=["--setenv-fd", str(reader)], extra_fds=[reader])
+        os.close(reader)
+        # More than a pipe holds: with the last byte in it somebody has read the first.
+        held = fcntl.fcntl(values, fcntl.F_GETPIPE_SZ)
+        text = memoryview(b"A=" + b"x" * held)
+        while text:
+            assert select.select([], [values], [], WAIT_S)[1], "the launcher does not read"
+            text = text[os.write(values.fileno(), text[:4096]):]
+        child.send_signal(number)
+        assert child.wait(WAIT_S) == -number
+    assert processes_with(marker) == [] and not actor.host(marker).exists()
+
+
+@requirement("launcher.fault_is_typed")
+def test_a_launcher_whose_variables_come_late_runs_the_command(actor: Actor) -> None:
+    """The twin: the same pipe, closed by its writer."""
+    argv, marker = _marked(actor)
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "wb", buffering=0) as values:
+        child = launching(actor, small_plan(actor), argv, options=["--setenv-fd", str(reader)], extra_fds=[reader])
+        os.close(reader)
+        values.write(b"A=1\0")
+    assert child.wait(WAIT_S) == 0 and actor.host(marker).exists()
     actor.remove(marker)
 
 

@@ -63,6 +63,12 @@ def small_plan(actor: Actor, **changed: Any) -> dict[str, Any]:
     return plan | changed
 
 
+def launching(actor: Actor, plan: dict[str, Any], argv: Sequence[str], *, options: Sequence[str] = (), extra_fds: Sequence[int] = ()) -> subprocess.Popen[bytes]:
+    """Start the launcher with the plan as the actor, without its report; a signal to it reaches the launcher itself."""
+    job = {"mode": "raw", "plan": plan, "launcher": str(actor.stage.launcher), "options": list(options), "argv": list(argv)}
+    return actor.drive(job, pass_fds=extra_fds, stdin=subprocess.DEVNULL)
+
+
 @dataclass(slots=True)
 class Ended:
     """One launch: its status, its texts and its records by kind."""

@@ -14,7 +14,8 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use serde::{Deserialize, Serialize};
 
 use crate::glob::{matches, Case};
-use crate::sys::open_dir;
+use super::distant::is_distant;
+use crate::sys::{open_dir, openat2_c, RESOLVE_NO_XDEV};
 
 /// Entries that one `*` or `**` may look at.
 pub const PATTERN_ENTRIES: usize = 2_000;
@@ -153,11 +154,17 @@ impl Walk {
     }
 
     fn visit(&mut self, dir: RawFd, at: &[u8], name: &[u8], node: &Node, of_pattern: bool) {
+        match at.is_empty() && of_pattern && !node.wanted {
+            true => self.look_into(dir, name, node),
+            false => self.look_upon(dir, at, name, node),
+        }
+    }
+
+    fn look_upon(&mut self, dir: RawFd, at: &[u8], name: &[u8], node: &Node) {
         let Some((entry, path, name)) = self.entry(dir, at, name) else { return };
         // A symbolic link or file where a directory is expected is a finding too: it may take the place
-        // of the whole subtree. Not at the top by a pattern: of `*/.git` that would be every file.
-        let many = at.is_empty() && of_pattern;
-        if node.wanted || !(entry.is_dir() || many) {
+        // of the whole subtree.
+        if node.wanted || !entry.is_dir() {
             self.seen.entries.insert(path.clone(), entry);
         }
         if node.has_children() && entry.is_dir() {
@@ -165,6 +172,25 @@ impl Walk {
                 Ok(child) => self.children(child.as_raw_fd(), &path, node),
                 Err(_) => self.seen.unreadable.push(path),
             }
+        }
+    }
+
+    /// Of `*/.git`, which every name of the top fits: none of those is a finding, and a file system that
+    /// hangs may be mounted on one.
+    fn look_into(&mut self, dir: RawFd, name: &[u8], node: &Node) {
+        let Ok(text) = CString::new(name) else { return };
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        match openat2_c(dir, &text, flags, RESOLVE_NO_XDEV).map_err(|e| e.raw_os_error()) {
+            Ok(child) => {
+                if name == b".git" {
+                    let identity = Entry::of(child.as_raw_fd(), c"").map(|entry| entry.identity());
+                    self.seen.repositories.extend(identity.ok().map(|identity| (name.to_vec(), identity)));
+                }
+                self.children(child.as_raw_fd(), name, node);
+            }
+            Err(Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP)) => {}
+            Err(Some(libc::EXDEV)) if !is_distant(dir, &text) => self.look_upon(dir, b"", name, node),
+            Err(_) => self.seen.unreadable.push(name.to_vec()),
         }
     }
 

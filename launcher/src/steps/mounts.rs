@@ -301,13 +301,16 @@ pub fn clone_source(source: &str, kind: Kind, recursive: bool) -> Result<OwnedFd
 /// Opens a host path and checks on the descriptor that it is what the plan says.
 pub fn open_source(source: &str, kind: Kind) -> Result<OwnedFd, Refusal> {
     let fd = sys::open_host(source).map_err(|e| source_error(source, &e))?;
+    if kind == Kind::Mount {
+        return Ok(fd);
+    }
     let mode = sys::fstat(fd.as_raw_fd()).map_err(|e| source_error(source, &e))?.st_mode & libc::S_IFMT;
     let good = match kind {
         Kind::Dir => mode == libc::S_IFDIR,
         Kind::Socket => mode == libc::S_IFSOCK,
         // A character device (/dev/dri/…) is granted as a file.
         Kind::File => matches!(mode, libc::S_IFREG | libc::S_IFCHR | libc::S_IFIFO),
-        Kind::Any => true,
+        Kind::Any | Kind::Mount => true,
     };
     if mode == libc::S_IFLNK {
         return Err(Refusal::new("source_symlink", source));
@@ -378,7 +381,7 @@ pub fn make_dir_at(dir: RawFd, name: &str, mode: libc::mode_t) -> io::Result<()>
     sys::check(i64::from(unsafe { libc::mkdirat(dir, name.as_ptr(), mode) })).map(drop)
 }
 
-fn make_at(dir: RawFd, name: &str, directory: bool) -> io::Result<()> {
+pub fn make_at(dir: RawFd, name: &str, directory: bool) -> io::Result<()> {
     match directory {
         true => make_dir_at(dir, name, 0o755),
         false => make_node_at(dir, name, libc::S_IFREG | 0o600),

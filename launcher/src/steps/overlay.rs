@@ -41,7 +41,7 @@ pub fn cover(root: &Root, dir: &str) -> Result<(), Refusal> {
         None => here.try_clone(),
     };
     match lower.and_then(|lower| put_overlay(root, lower, dir, &[], &[])) {
-        Err(e) if refused(e.raw_os_error()) => put_list(root, &here, dir, &[], &[]).map_err(|e| fail(&e)),
+        Err(e) if refused(e.raw_os_error()) => put_list(root, &here, dir, Names::default()).map_err(|e| fail(&e)),
         other => other.map_err(|e| fail(&e)),
     }
 }
@@ -101,16 +101,16 @@ fn listed(root: &mut Root, row: &Row) -> Result<(), Refusal> {
     let Row::Overlay { source, target, hide, dirs, create, .. } = row else { return Ok(()) };
     let from = mounts::open_source(source, Kind::Dir)?;
     root.mount_point(target, create.then_some(true))?;
-    put_list(root, &from, target, hide, dirs).map_err(|e| Refusal::new("overlay_denied", target.as_str()).io(&e))
+    let names = Names { hide: hide.iter().cloned().collect(), dirs: dirs.iter().cloned().collect(), mounts_apart: true };
+    put_list(root, &from, target, names).map_err(|e| Refusal::new("overlay_denied", target.as_str()).io(&e))
 }
 
-fn put_list(root: &Root, from: &OwnedFd, target: &str, hide: &[String], dirs: &[String]) -> io::Result<()> {
+fn put_list(root: &Root, from: &OwnedFd, target: &str, mut names: Names) -> io::Result<()> {
     let mode = format!("{:o}", sys::fstat(from.as_raw_fd())?.st_mode & 0o777);
     let into = sys::new_fs("tmpfs", &[("mode", Some(&mode)), ("size", Some("4194304"))], FLAGS)?;
     stack(root, &into, target)?;
     let sockets = sockets::read_host()?;
-    let sockets = sockets.iter().filter_map(|path| path.strip_prefix(target).ok()?.to_str().map(str::to_string));
-    let names = Names { hide: hide.iter().cloned().chain(sockets).collect(), dirs: dirs.iter().cloned().collect() };
+    names.hide.extend(sockets.iter().filter_map(|path| path.strip_prefix(target).ok()?.to_str().map(str::to_string)));
     snapshot::fill(from.as_raw_fd(), into.as_raw_fd(), &names)?;
     sys::set_attrs(into.as_raw_fd(), sys::MOUNT_ATTR_RDONLY, false, None)
 }

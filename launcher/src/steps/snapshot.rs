@@ -17,9 +17,12 @@ use crate::sys;
 const FLAGS: u64 = sys::MOUNT_ATTR_NOSUID | sys::MOUNT_ATTR_NODEV | sys::MOUNT_ATTR_RDONLY;
 
 /// What is left out, and which directories must exist as mount points.
+#[derive(Default)]
 pub struct Names {
     pub hide: BTreeSet<String>,
     pub dirs: BTreeSet<String>,
+    /// Mounts below have rows of their own, or are not shown: their file systems may never answer.
+    pub mounts_apart: bool,
 }
 
 impl Names {
@@ -40,21 +43,23 @@ pub fn fill(from: RawFd, into: RawFd, names: &Names) -> io::Result<()> {
 }
 
 fn level(from: RawFd, into: RawFd, prefix: &str, names: &Names) -> io::Result<()> {
-    for name in list(from)? {
+    for (name, is_dir) in list(from)? {
         // A name that is no text cannot be matched against the hidden ones: left out.
         let Ok(name) = name.into_string() else { continue };
         let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}/{name}") };
         if !names.hide.contains(&path) {
-            entry(from, into, &name, &path, names)?;
+            entry(from, into, (&name, is_dir), &path, names)?;
         }
     }
     Ok(())
 }
 
-fn entry(from: RawFd, into: RawFd, name: &str, path: &str, names: &Names) -> io::Result<()> {
-    let source = match sys::openat2(from, name, libc::O_PATH | libc::O_NOFOLLOW, sys::RESOLVE_NO_MAGICLINKS) {
+fn entry(from: RawFd, into: RawFd, (name, is_dir): (&str, bool), path: &str, names: &Names) -> io::Result<()> {
+    let resolve = sys::RESOLVE_NO_MAGICLINKS | if names.mounts_apart { sys::RESOLVE_NO_XDEV } else { 0 };
+    let source = match sys::openat2(from, name, libc::O_PATH | libc::O_NOFOLLOW, resolve) {
         // Gone since it was listed.
         Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
+        Err(e) if e.raw_os_error() == Some(libc::EXDEV) => return mounts::make_at(into, name, is_dir),
         other => other?,
     };
     let mode = sys::fstat(source.as_raw_fd())?.st_mode;
@@ -107,7 +112,12 @@ fn open_dir(at: RawFd, name: &str) -> io::Result<OwnedFd> {
     sys::openat2(at, name, libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW, 0)
 }
 
-fn list(dir: RawFd) -> io::Result<Vec<OsString>> {
+/// Names, and which of them are directories: as the directory has it, below what is mounted there.
+fn list(dir: RawFd) -> io::Result<Vec<(OsString, bool)>> {
     let entries = std::fs::read_dir(format!("/proc/self/fd/{dir}"))?;
-    entries.map(|entry| Ok(OsString::from_vec(entry?.file_name().into_vec()))).collect()
+    let named = |entry: std::fs::DirEntry| {
+        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        (OsString::from_vec(entry.file_name().into_vec()), is_dir)
+    };
+    entries.map(|entry| entry.map(named)).collect()
 }

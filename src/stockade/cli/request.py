@@ -98,7 +98,11 @@ def _env_file(path: str) -> list[str]:
 
 def request(parsed: Parsed, argv: tuple[str, ...], **more: Any) -> Request:
     """Return the checked request of a command line."""
-    return build_request(list(argv), **{**options(parsed), **more})
+    from stockade.process.reach import check_named
+
+    asked = {**options(parsed), **more}
+    check_named(asked)
+    return build_request(list(argv), **asked)
 
 
 def state_home() -> StateHome:

@@ -94,9 +94,22 @@ def _overlay(path: str, inside: list[Hidden], want: Want, *, idmap: bool,
     for item in kept:
         found.extend(_keep_rows(item, want, tuple(nested)))
     for point in points:
-        if not below_any(point, list(want.write)) and _reachable(point, want):
-            found.extend(show(point, want, hidden=tuple(inside), optional=True))
+        if not below_any(point, list(want.write)):
+            found.extend(_submount(point, want, tuple(inside)))
     return found
+
+
+def _submount(point: str, want: Want, hidden: tuple[Hidden, ...]) -> list[Row]:
+    """A mount inside what is shown; one that may not answer is shown without a look at it.
+
+    Without an id map, too: for a root caller it belongs to nobody, as FUSE and NFS have none.
+    """
+    mount = next((m for m in want.mounts if m.point == point), None)
+    if mount is None or mount.fstype == "autofs":
+        return []
+    if mount.distant and not within(hidden, point):
+        return [rows.bind(point, kind="mount", optional=True)]
+    return show(point, want, hidden=hidden, optional=True)
 
 
 def _keep_rows(item: Hidden, want: Want, hidden: tuple[Hidden, ...]) -> list[Row]:
@@ -112,12 +125,6 @@ def _keep_rows(item: Hidden, want: Want, hidden: tuple[Hidden, ...]) -> list[Row
             idmap, owner = idmap_of(path, want)
             found.append(rows.bind(source, path, idmap=idmap, owner=owner, optional=True))
     return found
-
-
-def _reachable(point: str, want: Want) -> bool:
-    """A FUSE mount of another user or a stuck one is never walked; only its name is looked at."""
-    mount = next((m for m in want.mounts if m.point == point), None)
-    return mount is not None and mount.fstype != "autofs"
 
 
 def common(table: Table, want: Want) -> None:

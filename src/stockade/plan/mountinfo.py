@@ -10,6 +10,12 @@ from collections.abc import Iterable
 
 from stockade.frozen import dataclass
 
+# Source: filesystems(5) and Documentation/filesystems. "fuse.sshfs" counts as "fuse".
+DISTANT = frozenset({
+    "9p", "afs", "autofs", "beegfs", "ceph", "cifs", "coda", "fuse", "fuseblk", "gfs2", "gpfs", "lustre", "ncpfs",
+    "nfs", "nfs4", "ocfs2", "orangefs", "smb3", "smbfs", "virtiofs",
+})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
@@ -20,6 +26,11 @@ class Mount:
     device: str
     fstype: str
     options: frozenset[str]
+
+    @property
+    def distant(self) -> bool:
+        """True where another program or machine answers for the file system, or does not: a look may never end."""
+        return self.fstype.partition(".")[0] in DISTANT
 
 
 def parse(text: str) -> tuple[Mount, ...]:

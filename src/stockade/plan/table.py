@@ -106,7 +106,7 @@ def _place(row: Row, made: dict[str, Row], done: list[Row]) -> None:
         return
     if "create" in row:
         row["create"] = False
-    if os.path.lexists(row["target"]):
+    if row.get("type") == "mount" or os.path.lexists(row["target"]):
         return
     if row["kind"] in ("cache", "tmpfs") and _is_plain_view(above):
         # A toolchain whose cache lies below it and is still to be made: pnpm's home and its store.

@@ -220,6 +220,18 @@ def launcher_facts() -> bytes:
     return done.stdout
 
 
+def answers(path: str) -> bool:
+    """Tell whether the file system behind a path answers; this process does not look itself."""
+    import subprocess
+
+    try:
+        done = subprocess.run([launcher_path(), "--look", path], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL, check=False, timeout=10)
+    except OSError as err:
+        raise start_error(err) from err
+    return done.returncode == 0
+
+
 def start_error(err: OSError) -> Exception:
     """Return the typed error for a launcher that could not be started."""
     short = shortage(err, "start of the launcher")

@@ -16,7 +16,7 @@ from stockade.errors import CommandFailed, ConfigError, TimedOut, shortage
 from stockade.frozen import dataclass, field, replace
 from stockade.host.facts import HostFacts
 from stockade.plan import store
-from stockade.process import _exec, capture, downgrade, tmpdisk
+from stockade.process import _exec, capture, downgrade, reach, tmpdisk
 from stockade.process.options import Args, collected
 from stockade.process.prepare import Prepared, decide_only, launch_of, prepare
 from stockade.process.receipt import Receipt
@@ -106,6 +106,7 @@ def popen_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def request_of(args: Args, options: Mapping[str, Any]) -> Request:
     """Return the checked request; names with an underscore are our own, not the caller's."""
+    reach.check_named(options)
     request = build_request(args, **{name: value for name, value in options.items() if name not in _OWN})
     ceiling = options.get("_ceiling")
     return request if ceiling is None else replace(request, ceiling=ceiling)

@@ -14,7 +14,7 @@ import os
 import signal
 from collections.abc import Iterable
 
-from stockade.errors import Error
+from stockade.errors import Error, LaunchFailed
 from stockade.frozen import dataclass, replace
 from stockade.process import _exec, tmpdisk
 from stockade.process.prepare import Prepared, launch_of
@@ -30,6 +30,7 @@ _WATCHED = frozenset({
 })
 # Blocked so that the terminal can be taken back from the background (tcsetpgrp(3)).
 _BLOCKED = _WATCHED | {signal.SIGTTOU}
+_ENDS = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP})
 _STOPS = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGSTOP})
 
 
@@ -119,7 +120,7 @@ def _attend(box: _exec.Box[Any], console: Console) -> Ended:
         try:
             box.wait_started()
         except Error as error:
-            return Ended(error=error, told=box.decided)
+            return _not_started(error, box)
         _follow(box, console)
         return Ended(status=box.wait(), receipt=box.receipt)
     finally:
@@ -129,6 +130,14 @@ def _attend(box: _exec.Box[Any], console: Console) -> Ended:
         _drain(_BLOCKED)
         signal.signal(signal.SIGCHLD, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _not_started(error: Error, box: _exec.Box[Any]) -> Ended:
+    """A key of the terminal may have come before there was a box: this program then ends by it, too."""
+    status = error.returncode if isinstance(error, LaunchFailed) and not box.decided else None
+    if status is not None and -status in _ENDS:
+        return Ended(status=status)
+    return Ended(error=error, told=box.decided)
 
 
 def _follow(box: _exec.Box[Any], console: Console) -> None:

@@ -107,6 +107,7 @@ def _compiled(request: Request, *, stored: bool, caches: tuple[CacheRef, ...] = 
     from stockade.host.active import active
     from stockade.host.probe import host_facts
     from stockade.plan.compile import compile_plan
+    from stockade.plan.inputs import write_paths
     from stockade.rules.resolve import resolve
     from stockade.rules.settings import load_settings
 
@@ -121,6 +122,9 @@ def _compiled(request: Request, *, stored: bool, caches: tuple[CacheRef, ...] = 
         record.collect(resolved.state_home.audit, resolved.policy.retention_s)
     compiled = None
     if decision.kind == "wrap":
+        from stockade.process import reach
+
+        reach.check_roots(write_paths(resolved, ()))
         keep = tuple(name for name, _ in resolved.set_env) if stored else ()
         compiled = compile_plan(resolved, host, decision, keep_env=keep, stored=stored, make=not caches)
     return Prepared(request=request, resolved=resolved, decision=decision, compiled=compiled)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from stockade.plan import mountinfo
 
 TEXT = r"""
@@ -40,3 +43,12 @@ def test_the_root_is_no_mount_below_itself() -> None:
 
 def test_what_a_bind_shows_has_a_place_in_the_rest_of_its_file_system() -> None:
     assert mountinfo.sources(mountinfo.parse(TEXT)) == (("/mnt/alias", "/home/u/src"),)
+
+
+def test_mounts_that_others_answer_for_are_known_by_their_type_here_and_in_the_launcher() -> None:
+    text = "30 20 0:40 / /home/u/away rw - fuse.sshfs host: rw\n31 20 0:41 / /home/u/share rw - nfs4 host:/x rw\n"
+    assert [mount.distant for mount in mountinfo.parse(text)] == [True, True]
+    assert not any(mount.distant for mount in mountinfo.parse(TEXT))
+    source = (Path(__file__).resolve().parents[3] / "launcher/src/persist/distant.rs").read_text(encoding="utf-8")
+    names = source.partition("const DISTANT")[2].partition("= [")[2].partition("]")[0]
+    assert re.findall(r'"([^"]+)"', names) == sorted(mountinfo.DISTANT)
