@@ -105,6 +105,11 @@ FIELD_C = (
     _field("C.kernel_side_doors", "a datagram socketpair aimed at a host path and openat2 with a setuid mode fail", "measured"),
 )
 
+FIELD_D = (
+    _field("D.obstacles", "each obstacle that a host has against boxes has its class, cause and remedy, and doctor's status says yes, no or cannot tell", "field failures, host obstacles; KiroCrew 1137, 9765, 8629; codex 15434; nsjail 236"),
+    _field("D.older_landlock", "with an older Landlock or none, namespaces alone keep every tier without a network; with the host's the one promise that is lost is named", "tiers, backends; landrun 11"),
+)
+
 END = (
     _field("end.quarantine", "new persistence points are moved away where that is the class's default, and nothing else is; a crash or a race loses none of them", "tiers, new persistence points"),
     _field("end.fail", "with --on-persistence fail a run that leaves persistence points, or may have, ends with a typed outcome and status 125", "interfaces, options"),
@@ -117,6 +122,8 @@ FIELD_F = (
     _field("F.marker_does_not_disable", "a forged marker in the environment does not disable the sandbox", "KiroCrew 277"),
     _field("F.never_silently_weaker", "a tier the host cannot keep is refused and names the missing promises", "KiroCrew 691"),
     _field("F.probe_agrees", "probe and run agree, also from another process", "KiroCrew 2652, 8747, 11073"),
+    _field("F.where_am_i", "a box is known by kernel facts that nobody else makes; forged, copied and inherited marks are unknown or foreign", "decision, step 4; KiroCrew 277"),
+    _field("F.probe_of_ones_own", "an answer found under a filter, in a namespace or below another root is given to nobody who is confined otherwise", "decision, step 5"),
     _field("F.check_agrees", "what check says of a path is what the kernel answers in the box, for every mode and tier", "design, 14.5"),
     _field("F.open_stays_inside", "open returns what the box would use under that name, also while names are swapped", "design, 14.6"),
     _field("F.missing_sandbox_is_named", "a missing launcher is said plainly and never reads as a missing command", "KiroCrew 638"),
@@ -181,7 +188,7 @@ DEFERRED = (
     _later("later.nest.strict_in_standard", "strict asked inside standard is a real narrower box", "nested boxes"),
     _later("later.nest.foreign", "already inside another sandbox the answer is real or typed", "nested boxes"),
     _later("later.landlock.backend", "hosts without namespaces keep the non-namespace promises; network rules cover fast open and MPTCP", "landlock backend"),
-    _later("later.D.host_obstacles", "AppArmor, exhausted namespaces, denied mounts, locked flags, stuck mounts each give their own reason", "host obstacles"),
+    _later("later.D.host_obstacles", "AppArmor's restriction and a stuck mount are told apart on hosts that have them", "host obstacles"),
     _later("later.G.audit", "the log chain survives parallel writers, crashes, rotation and forgery", "audit"),
     _later("later.H.mcp", "MCP servers of every bad manner are wrapped, probed and reported truthfully", "MCP"),
     _later("later.net.lists", "a network list lets exactly the named hosts through", "network lists"),
@@ -198,7 +205,8 @@ KNOWN_GAPS = {
     "no_debian_tools": "a tool of the system's packages is missing, and only root can install it",
 }
 
-NOW = PROMISES + LAUNCHER + FIELD_A + FIELD_B + FIELD_C + END + FIELD_F + INSTALL + LEARN + PROVE + CACHES + AGENTS + FIELD_E
+NOW = (PROMISES + LAUNCHER + FIELD_A + FIELD_B + FIELD_C + FIELD_D + END + FIELD_F + INSTALL + LEARN + PROVE + CACHES
+       + AGENTS + FIELD_E)
 BY_ID = {entry.id: entry for entry in NOW + DEFERRED}
 
 

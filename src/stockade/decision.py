@@ -32,19 +32,35 @@ KINDS = ("wrap", "tighten", "delegate", "passthrough", "unconfined", "refuse")
 class BackendVerdict:
     """What one backend can keep on this host, found by the probe.
 
-    Args: keeps: promise ids; code: why it cannot be used at all (``""`` when it can): a key of
-    ``CODES`` such as ``userns_denied``; reason, remedy: for people; transient: worth a retry.
+    Args: keeps: promise ids; open_net: those of them that it does not keep for a box with the host's
+    network; code: why it cannot be used at all (``""`` when it can): a key of ``CODES`` such as
+    ``userns_denied``; reason, remedy: for people; transient: worth a retry.
     settled: False when a part of the probe could not be made, so that the next request tries again.
+    obstacle: its class (``stockade.host.obstacles``); step, object, errno: what the launcher was refused;
+    commands: the remedy, to paste; sysctl: the setting that is the whole of it.
     """
 
     name: str
     keeps: frozenset[str] = frozenset()
+    open_net: frozenset[str] = frozenset()
     namespaces: bool = False
     code: str = ""
     reason: str = ""
     remedy: str = ""
     transient: bool = False
     settled: bool = True
+    obstacle: str = ""
+    step: int | None = None
+    object: str = ""
+    errno: str = ""
+    commands: tuple[str, ...] = ()
+    sysctl: tuple[str, str] | None = None
+
+    def kept(self, net: str) -> frozenset[str]:
+        """Return the promises that it keeps for a box with network ``net``."""
+        if self.code:
+            return frozenset()
+        return self.keeps if net == "none" else self.keeps - self.open_net
 
 
 class Place(Protocol):
@@ -133,8 +149,8 @@ def decide(where: Place, host: Host, request: Resolved) -> Decision:
 
 def _wrap(where: Place, backend: BackendVerdict, request: Resolved) -> Decision:
     """D2: wrap with the strongest backend; what it misses was accepted by name."""
-    missing = _missing(backend, request.tier)
-    effective = min(effective_tier(backend.keeps, namespaces=backend.namespaces), request.tier)
+    missing = _missing(backend, request)
+    effective = min(effective_tier(backend.kept(request.net), namespaces=backend.namespaces), request.tier)
     reasons = [f"{backend.name} keeps what {request.tier} promises"] if not missing else [
         f"{backend.name} does not keep {', '.join(missing)}, which the caller accepts"]
     return _decision(where, request, "wrap", "D2", backend=backend.name, effective_tier=str(effective),
@@ -161,17 +177,21 @@ def _no_backend(where: Place, best: BackendVerdict | None, request: Resolved) ->
     D3-D5 would start a weaker run here (own argv, an operator's opt-in, another sandbox); without
     their mechanisms the answer is the same typed refusal for every class.
     """
-    missing = _missing(best, request.tier) if best else tuple(p.id for p in required(request.tier))
+    missing = _missing(best, request) if best else tuple(p.id for p in required(request.tier))
     transient = best is not None and best.transient
     code = "transient" if transient else "foreign_sandbox" if where.where != "outside" else "no_backend"
     why = best.reason or best.code if best else "no backend exists for this host"
-    if not why:
+    remedy = best.remedy if best else ""
+    if best is not None and not best.code and set(missing) <= best.open_net:
+        # Everything but the host's network is fine; what is wrong with that is the reason.
+        why, remedy = f"with the host's network {why}", f"{remedy}, or accept {' and '.join(missing)}"
+    elif not why:
         why = f"{best.name if best else 'host'} does not keep {', '.join(missing)}"
     reasons = [f"tier {request.tier}: {why}"]
     if where.where == "unknown":
         reasons.append("whether this process is confined cannot be told")
     return _decision(where, request, "refuse", "D6", code=code, transient=transient, missing=missing,
-                     reasons=tuple(reasons), remedy=(best.remedy if best else "") or CODES[code].hint)
+                     reasons=tuple(reasons), remedy=remedy or CODES[code].hint)
 
 
 def _nested(where: Place, request: Resolved) -> Decision:
@@ -191,12 +211,12 @@ def _best(host: Host, request: Resolved) -> BackendVerdict | None:
     # A usable backend comes before a broken one; among broken ones a transient fault is the
     # better news, because its remedy is to try again.
     return min(host.backends, key=lambda b: (bool(b.code), not b.transient if b.code else False,
-                                             len(_uncovered(b, request)), len(_missing(b, request.tier))))
+                                             len(_uncovered(b, request)), len(_missing(b, request))))
 
 
-def _missing(backend: BackendVerdict, tier: Tier) -> tuple[str, ...]:
-    keeps = frozenset() if backend.code else backend.keeps
-    return tuple(p.id for p in required(tier, namespaces=backend.namespaces) if p.id not in keeps)
+def _missing(backend: BackendVerdict, request: Resolved) -> tuple[str, ...]:
+    keeps = backend.kept(request.net)
+    return tuple(p.id for p in required(request.tier, namespaces=backend.namespaces) if p.id not in keeps)
 
 
 def _uncovered(backend: BackendVerdict, request: Resolved) -> tuple[str, ...]:
@@ -205,10 +225,10 @@ def _uncovered(backend: BackendVerdict, request: Resolved) -> tuple[str, ...]:
     A tier name covers everything once the backend keeps at least that tier.
     """
     words = {item.value for item in request.accept}
-    kept = effective_tier(frozenset() if backend.code else backend.keeps, namespaces=backend.namespaces)
+    kept = effective_tier(backend.kept(request.net), namespaces=backend.namespaces)
     if any(tier.name in words and kept >= tier for tier in Tier if tier > Tier.off):
         return ()
-    return tuple(name for name in _missing(backend, request.tier) if name not in words)
+    return tuple(name for name in _missing(backend, request) if name not in words)
 
 
 def _decision(where: Place, request: Resolved, kind: str, row: str, **fields: Any) -> Decision:

@@ -17,7 +17,7 @@ from stockade.decision import BackendVerdict
 from stockade.errors import CODES, Error, LaunchFailed, Refused
 from stockade.frozen import dataclass
 from stockade.host.active import Active, active
-from stockade.host.facts import HostFacts, sysctl
+from stockade.host.facts import HostFacts
 from stockade.host.probe import host_facts
 from stockade.paths import StateHome
 from stockade.process import _exec
@@ -42,6 +42,7 @@ class Trial:
     kept: tuple[str, ...] = ()
     code: str = ""
     reason: str = ""
+    transient: bool = False
 
     @property
     def good(self) -> bool:
@@ -72,8 +73,16 @@ class Health:
     @property
     def best(self) -> Tier:
         """The highest tier that was kept with every network."""
-        good = [tier for tier in ALL_TIERS if all(t.good for t in self.trials if t.tier == tier)]
-        return max(good) if self.trials and good else Tier.off
+        return min(self.best_with(net) for net in NETS)
+
+    def reach(self, wanted: Tier) -> bool | None:
+        """Tell whether the tier was kept with every network; None where only a passing shortage says no."""
+        lost = [t for t in self.trials if t.tier <= wanted and not t.good] if self.best < wanted else []
+        return None if not self.trials or (lost and all(t.transient for t in lost)) else not lost
+
+    def best_with(self, net: str) -> Tier:
+        """Return the highest tier that was kept with this network."""
+        return max((t.tier for t in self.trials if t.net == net and t.good), default=Tier.off)
 
 
 def examine(progress: Callable[[float], None] = lambda part: None) -> Health:
@@ -102,7 +111,8 @@ def _trial(tier: Tier, net: str) -> Trial:
         done = run([launcher, "--version", "--json"], tier=str(tier), net=net, cwd="/", caller="document", cache="off",
                    read=[os.path.dirname(launcher)], timeout=TIMEOUT_S, stdin=_exec.DEVNULL, capture_output=True)
     except Error as error:
-        return Trial(tier=tier, net=net, code=error.code, reason=error.message)
+        return Trial(tier=tier, net=net, code=error.code, reason=error.message,
+                     transient=isinstance(error, Refused) and error.transient)
     if done.returncode != 0:
         why = f"no-op: got status {done.returncode}, expected 0"
         return Trial(tier=tier, net=net, code="launch_failed", reason=why)
@@ -119,29 +129,14 @@ def _judged(tier: Tier, net: str, receipt: Receipt) -> Trial:
 def _fixes(host: HostFacts | None) -> list[Fix]:
     if host is None:
         return []
-    broken = [verdict for verdict in host.backends if verdict.code]
+    broken = [verdict for verdict in host.backends if verdict.code or verdict.remedy]
     return [fix for verdict in broken for fix in _fix(verdict)]
 
 
 def _fix(verdict: BackendVerdict) -> list[Fix]:
-    found = []
-    for name, wrong, right in (("user.max_user_namespaces", "0", "15000"),
-                               ("kernel.unprivileged_userns_clone", "0", "1")):
-        if sysctl(name) == wrong:
-            commands = (f"sysctl -w {name}={right}", f"echo {name}={right} > /etc/sysctl.d/60-stockade.conf")
-            found.append(Fix(why=f"{name} is {wrong}: user namespaces are switched off", sysctl=(name, right),
-                             commands=commands))
-    if sysctl("kernel.apparmor_restrict_unprivileged_userns") == "1":
-        found.append(Fix(why="AppArmor lets only programs with a profile use user namespaces",
-                         commands=_apparmor(_exec.launcher_path())))
     # A remedy in words is better than none; it is never run.
-    return found or [Fix(why=verdict.reason, commands=(f"# {verdict.remedy or CODES['no_backend'].hint}",))]
-
-
-def _apparmor(launcher: str) -> tuple[str, ...]:
-    """Return commands that give the launcher alone the right, not every program of every user."""
-    text = f'abi <abi/4.0>,\\nprofile stockade-launch "{launcher}" flags=(unconfined) {{\\n  userns,\\n}}\\n'
-    return (f"printf '{text}' > /etc/apparmor.d/stockade-launch", "apparmor_parser -r /etc/apparmor.d/stockade-launch")
+    commands = verdict.commands or (f"# {verdict.remedy or CODES['no_backend'].hint}",)
+    return [Fix(why=verdict.reason, commands=commands, sysctl=verdict.sysctl)]
 
 
 def apply_fix(fix: Fix) -> bool:

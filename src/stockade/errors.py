@@ -258,15 +258,18 @@ class Refused(Error):
     """The request is understood and will not be run as asked.
 
     Args: reasons: one line each, in the order of the decision; missing: promise ids that this
-    host does not keep; remedy: what changes the answer on this host; transient: worth a retry.
+    host does not keep; remedy: what changes the answer on this host; transient: worth a retry;
+    cause: what the launcher was refused (its code, step, object, errno), where it was one.
     """
 
-    _fields = ("code", "message", "hint", "reasons", "missing", "remedy", "transient")
+    _fields = ("code", "message", "hint", "reasons", "missing", "remedy", "transient", "cause")
 
     def __init__(self, code: str, message: str, *, hint: str | None = None,
                  reasons: Iterable[str] = (), missing: Iterable[str] = (),
-                 remedy: str | None = None, transient: bool | None = None) -> None:
+                 remedy: str | None = None, transient: bool | None = None,
+                 cause: Mapping[str, Any] | None = None) -> None:
         super().__init__(code, message, hint=remedy if hint is None else hint)
+        self.cause = dict(cause) if cause else None
         self.reasons = tuple(reasons)
         self.missing = tuple(missing)
         self.remedy = remedy if remedy is not None else self.hint
@@ -275,7 +278,7 @@ class Refused(Error):
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain data for ``--json`` output."""
         return {**super().to_json(), "reasons": list(self.reasons), "missing": list(self.missing),
-                "remedy": self.remedy, "transient": self.transient}
+                "remedy": self.remedy, "transient": self.transient, "cause": self.cause}
 
 
 class LaunchFailed(Error):

@@ -34,8 +34,8 @@ def host(*backends: BackendVerdict) -> Any:
     return SimpleNamespace(backends=backends)
 
 
-def request(tier: Tier, *accept: str, caller: str = "generated", floor: Tier = Tier.off) -> Any:
-    return SimpleNamespace(tier=tier, caller=caller, policy=Policy(min_tier=floor), values={},
+def request(tier: Tier, *accept: str, caller: str = "generated", floor: Tier = Tier.off, net: str = "none") -> Any:
+    return SimpleNamespace(tier=tier, caller=caller, policy=Policy(min_tier=floor), values={}, net=net,
                            accept=tuple(Sourced(value=word, origin="argument") for word in accept))
 
 
@@ -43,6 +43,8 @@ FULL = BackendVerdict(name="namespaces", keeps=ALL, namespaces=True)
 NO_META = BackendVerdict(name="namespaces", keeps=ALL - {"fs.metadata"}, namespaces=True)
 LANDLOCK = BackendVerdict(name="landlock", keeps=ALL - NS)
 GUARDED = BackendVerdict(name="namespaces", keeps=ALL - {"fs.home"}, namespaces=True)
+NO_SCOPES = BackendVerdict(name="namespaces", keeps=ALL, namespaces=True, open_net=frozenset({"ipc.isolated"}),
+                           reason="abstract sockets stay in reach", remedy="take --net none")
 BROKEN = BackendVerdict(name="namespaces", namespaces=True, code="userns_denied",
                         reason="user namespaces are restricted", remedy="allow them for this program")
 SHORT = BackendVerdict(name="namespaces", namespaces=True, code="resource", reason="ENOMEM", transient=True)
@@ -111,6 +113,17 @@ def test_a_lost_promise_needs_a_word_and_is_recorded() -> None:
     assert accepted.kind == "wrap" and accepted.tier_downgrade and accepted.effective_tier == "guarded"
     assert decide(Place("outside"), host(GUARDED), request(Tier.strict, "guarded")).kind == "wrap"
     assert decide(Place("outside"), host(NO_META), request(Tier.strict, "guarded")).kind == "refuse"
+
+
+@pytest.mark.parametrize("tier", [Tier.standard, Tier.guarded, Tier.strict])
+def test_what_the_hosts_network_gives_away_is_refused_with_it_alone(tier: Tier) -> None:
+    assert decide(Place("outside"), host(NO_SCOPES), request(tier)).kind == "wrap"
+    refused = decide(Place("outside"), host(NO_SCOPES), request(tier, net="host"))
+    assert (refused.kind, refused.code, refused.missing) == ("refuse", "no_backend", ("ipc.isolated",))
+    assert refused.reasons == (f"tier {tier}: with the host's network abstract sockets stay in reach",)
+    assert refused.remedy == "take --net none, or accept ipc.isolated"
+    accepted = decide(Place("outside"), host(NO_SCOPES), request(tier, "ipc.isolated", net="host"))
+    assert (accepted.kind, accepted.missing, accepted.effective_tier) == ("wrap", ("ipc.isolated",), "off")
 
 
 def test_a_passing_shortage_and_a_foreign_sandbox_have_their_own_codes() -> None:

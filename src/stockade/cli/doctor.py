@@ -12,7 +12,7 @@ from typing import Any
 from stockade import doctor as examination
 from stockade.cli.grammar import Parsed, usage
 from stockade.cli.output import Progress, clean, emit, paint, say, table
-from stockade.doctor import Fix, Health, Trial
+from stockade.doctor import NETS, Fix, Health, Trial
 from stockade.errors import ConfigError
 from stockade.frozen import replace
 from stockade.rules.promises import required
@@ -35,9 +35,8 @@ def doctor(parsed: Parsed) -> int:
         emit(SCHEMA, {**document(health, wanted, applied), "dry_run": parsed.flag("dry_run")})
     else:
         _print(health, wanted, applied, fix=parsed.flag("fix"))
-    if health.host is None:
-        return 2
-    return 0 if health.best >= wanted else 1
+    reached = health.reach(wanted)
+    return 2 if health.host is None or reached is None else 0 if reached else 1
 
 
 def _wanted(text: str | None) -> Tier:
@@ -66,13 +65,18 @@ def _go_outside(health: Health) -> Fix:
 def document(health: Health, wanted: Tier, applied: list[str]) -> dict[str, Any]:
     """Return the examination as plain data."""
     return {
-        "required": str(wanted), "reachable": health.best >= wanted, "best_tier": str(health.best),
-        "place": {"where": health.place.where, "tier": health.place.tier and str(health.place.tier)},
+        "required": str(wanted), "reachable": health.reach(wanted), "best_tier": str(health.best),
+        "kept": {net: str(health.best_with(net)) for net in NETS},
+        "place": {"where": health.place.where, "tier": None if health.place.tier is None else str(health.place.tier)},
         "host": health.host.to_json() if health.host else None,
         "launcher": examination.launcher_report(),
         "state_home": {"path": str(health.state.path), "ephemeral": health.state.ephemeral} if health.state else None,
         "trials": [{"tier": str(t.tier), "net": t.net, "good": t.good, "kept": list(t.kept), "lost": list(t.lost),
                     "code": t.code or None, "reason": t.reason or None} for t in health.trials],
+        "obstacles": [{"class": v.obstacle or None, "backend": v.name, "code": v.code, "step": v.step,
+                       "object": v.object or None, "errno": v.errno or None, "reason": v.reason,
+                       "transient": v.transient, "commands": list(v.commands)}
+                      for v in (health.host.backends if health.host else ()) if v.code],
         "faults": [fault.to_json() for fault in health.faults],
         "fixes": [{"why": fix.why, "commands": list(fix.commands), "safe": fix.sysctl is not None}
                   for fix in health.fixes],
@@ -108,8 +112,14 @@ def _answer(health: Health, wanted: Tier) -> str:
     if health.best >= wanted:
         names = [str(tier) for tier in ALL_TIERS if tier <= health.best]
         return f"{paint('good', 'green')}: {', '.join(names)} are kept here, with net none and host"
+    if health.reach(wanted) is None:
+        return f"{paint('cannot tell', 'red')}: the host was short of something just now; try again"
     first = next((t for t in health.trials if t.tier == wanted and not t.good), None)
     why = "" if first is None else f": {first.code}: {first.reason}" if first.code else f": lost {' '.join(first.lost)}"
+    here = [net for net in NETS if health.best_with(net) >= wanted]
+    if here:
+        answer = f"{wanted} is kept here with net {here[0]}, not with net {first.net if first else 'host'}"
+        return f"{paint(answer, 'yellow')}{clean(why)}"
     return f"{paint(f'{wanted} is not kept here', 'red')}{clean(why)} (best: {health.best})"
 
 
@@ -128,6 +138,8 @@ def _facts(health: Health) -> list[tuple[str, str]]:
                  ("caller", f"uid {host.uid}" + (", with CAP_SYS_ADMIN" if host.has_sys_admin else ""))]
         rows += [("backend", f"{v.name}: {f'{v.code}: {v.reason}' if v.code else f'keeps {len(v.keeps)} promises'}")
                  for v in host.backends]
+        rows += [("obstacle", " ".join(part for part in (v.obstacle, v.object, v.errno) if part))
+                 for v in host.backends if v.obstacle]
         rows += [("container", host.container_id)] if host.container_id else []
     launcher = examination.launcher_report()
     said = launcher.get("error", {}).get("message") or f"{launcher.get('version')} at {launcher.get('path')}"

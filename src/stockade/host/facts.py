@@ -2,24 +2,28 @@
 
 Owns: reading them, fast and without side effects; the launcher names its Landlock ABI. What the
 kernel *does* when asked is the probe's answer, not a guess made from these.
-Fails closed: a fact that cannot be read has the value that allows least. Read next: ``probe.py``.
+Fails closed: a fact that cannot be read has the value that allows least. Read next:
+``standing.py`` (what confines the caller), ``probe.py``.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from functools import lru_cache
 
 from stockade.decision import BackendVerdict
 from stockade.frozen import asdict, dataclass, field
+from stockade.host.standing import THREAD, Standing, standing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 CAP_SYS_ADMIN = 21
+# What may switch namespaces off; the first is a namespace's own, whose number may be another's later.
+SYSCTLS = ("user.max_user_namespaces", "kernel.unprivileged_userns_clone",
+           "kernel.apparmor_restrict_unprivileged_userns")
 _CONTAINER = r"([0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){4,})"
 
 
@@ -39,37 +43,53 @@ class HostFacts:
     landlock_abi: int
     ram_bytes: int
     launcher: tuple[int, int, int]  # inode, size, mtime in nanoseconds
+    standing: Standing = field(default_factory=Standing)
+    mounts: tuple[str, ...] = ()  # of / and below /proc: what decides whether a new proc may be mounted
+    sysctls: tuple[str, ...] = ()
     backends: tuple[BackendVerdict, ...] = field(default=())
 
     def key(self) -> str:
         """Return what a probe's answer depends on, as one string."""
-        parts = (self.release, self.boot_id, self.uid, self.has_sys_admin, self.lsm_profile,
-                 self.container_id, self.landlock_abi, self.launcher)
+        parts = (self.release, self.boot_id, self.uid, self.has_sys_admin, self.lsm_profile, self.container_id,
+                 self.launcher, self.standing.key(), self.mounts, self.sysctls)
         return json.dumps(parts)
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts as plain data."""
         data = asdict(self)
         for row in data["backends"]:
-            row["keeps"] = sorted(row["keeps"])
+            row["keeps"], row["open_net"] = sorted(row["keeps"]), sorted(row["open_net"])
         return {"schema": "stockade.host.v1", **data}
 
 
-def gather(landlock_abi: int, launcher_path: str) -> HostFacts:
+def gather(landlock_abi: int, launcher_path: str, place: Standing | None = None) -> HostFacts:
     """Read the facts of this process and kernel.
 
-    Args: landlock_abi: as the launcher reports it; launcher_path: the launcher's file.
+    Args: landlock_abi: as the launcher reports it; launcher_path: the launcher's file; place: what
+    confines the caller, when that was read already.
     """
     name = os.uname()
     info = os.stat(launcher_path)
-    status = _status()
+    place = place or standing()
+    mounts = text(f"{THREAD}/mountinfo")
     return HostFacts(
         kernel=_version(name.release), release=name.release, arch=name.machine,
-        uid=os.geteuid(), gid=os.getegid(), has_sys_admin=_has_cap(status, CAP_SYS_ADMIN),
-        boot_id=_text("/proc/sys/kernel/random/boot_id"), lsm_profile=_text("/proc/self/attr/current"),
-        container_id=container_id(), landlock_abi=landlock_abi, ram_bytes=ram_bytes(),
-        launcher=(info.st_ino, info.st_size, info.st_mtime_ns),
+        uid=os.geteuid(), gid=os.getegid(), has_sys_admin=_has_cap(place, CAP_SYS_ADMIN),
+        boot_id=text("/proc/sys/kernel/random/boot_id"), lsm_profile=place.label,
+        container_id=container_id(mounts), landlock_abi=landlock_abi, ram_bytes=ram_bytes(),
+        launcher=(info.st_ino, info.st_size, info.st_mtime_ns), standing=place, mounts=deciding_mounts(mounts),
+        sysctls=tuple(sysctl(key) for key in SYSCTLS),
     )
+
+
+def deciding_mounts(mounts: str | None = None) -> tuple[str, ...]:
+    """Return the mounts that a box is made from, without the numbers that each mount gets."""
+    found = []
+    for line in (text(f"{THREAD}/mountinfo") if mounts is None else mounts).splitlines():
+        fields = line.split(" ")
+        if len(fields) > 5 and (fields[4] == "/" or fields[4].startswith("/proc")):
+            found.append(" ".join((*fields[3:6], line.partition(" - ")[2].partition(" ")[0])))
+    return tuple(found)
 
 
 def _version(release: str) -> tuple[int, int]:
@@ -84,40 +104,32 @@ def ram_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def _status() -> Mapping[str, str]:
-    return dict(line.split(":\t", 1) for line in _text("/proc/self/status").splitlines() if ":\t" in line)
-
-
-def _has_cap(status: Mapping[str, str], number: int) -> bool:
+def _has_cap(place: Standing, number: int) -> bool:
     try:
-        return bool(int(status.get("CapEff", "0"), 16) >> number & 1)
-    except ValueError:
+        return bool(int(place.caps[2], 16) >> number & 1)
+    except (ValueError, IndexError):
         return False
 
 
-def confinement() -> tuple[bool, bool]:
-    """Return (no_new_privs, a seccomp filter is on) of this process."""
-    status = _status()
-    return status.get("NoNewPrivs", "0").strip() == "1", status.get("Seccomp", "0").strip() == "2"
-
-
-def container_id() -> str:
+def container_id(mounts: str) -> str:
     """Return an id of the surrounding container, or an empty string.
 
-    cgroup v2 shows ``0::/`` inside a container, so the mount table is asked as well.
+    cgroup v2 shows ``0::/`` inside a container, so the mount table is asked as well: for what was bound
+    from the engine's directory. Where the engine itself runs that is a mount point, never a source.
     """
-    for path in ("/proc/self/cgroup", "/proc/self/mountinfo"):
-        for line in _text(path).splitlines():
-            if "/containers/" in line or "docker" in line or "libpod" in line or "kubepods" in line:
-                import re  # most hosts have no such line
+    sources = [fields[3] for fields in (line.split(" ", 4) for line in mounts.splitlines()) if len(fields) > 4]
+    for line in (*text("/proc/self/cgroup").splitlines(), *sources):
+        if "/containers/" in line or "docker" in line or "libpod" in line or "kubepods" in line:
+            import re  # most hosts have no such line
 
-                found = re.search(_CONTAINER, line)
-                if found:
-                    return found.group(1)
+            found = re.search(_CONTAINER, line)
+            if found:
+                return found.group(1)
     return ""
 
 
-def _text(path: str) -> str:
+def text(path: str) -> str:
+    """Return the text of a small file of the kernel; empty when it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
             return stream.read().strip("\0\n ")
@@ -127,4 +139,4 @@ def _text(path: str) -> str:
 
 def sysctl(name: str) -> str:
     """Return the text of a sysctl such as ``user.max_user_namespaces``; empty when there is none."""
-    return _text("/proc/sys/" + name.replace(".", "/"))
+    return text("/proc/sys/" + name.replace(".", "/"))

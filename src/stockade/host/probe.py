@@ -1,9 +1,9 @@
 """What this host can keep, by trying it: the real launcher with a real plan around a no-op.
 
-Owns: the verdict of each backend, its typed reason and remedy, and the answer kept on disk.
+Owns: the verdict of each backend with its typed reason, and when an earlier one may be given again.
 Probe and run cannot differ because they are the same program with the same compiler.
-Fails closed: a probe that could not be made keeps nothing; a transient answer is never kept.
-Read next: ``facts.py``, ``stockade.process._exec``.
+Fails closed: a probe that could not be made keeps nothing; a refusal is asked for anew each time.
+Read next: ``answers.py``, ``facts.py``, ``stockade.process._exec``.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from collections.abc import Mapping
 from stockade.decision import BackendVerdict, Decision
 from stockade.errors import Error, LaunchFailed, Refused
 from stockade.frozen import replace
-from stockade.host import facts
+from stockade.host import answers, facts
 from stockade.host.facts import HostFacts
-from stockade.paths import StateHome, atomic_write
-from stockade.rules.promises import PROMISE_IDS, required
+from stockade.host.standing import Standing, standing
+from stockade.paths import StateHome
+from stockade.rules.promises import PROMISE_IDS, PROMISES, required
 from stockade.rules.tiers import Tier
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from stockade.host.obstacles import Cause, Obstacle
 
-CACHE_SCHEMA = "stockade.probe.v1"
 # strict without a network and guarded with the host's: together they use every mechanism.
 PROBES = (("strict", "none"), ("guarded", "host"))
 TIMEOUT_MS = 20_000
@@ -40,7 +40,7 @@ _lock = allocate_lock()
 
 
 def host_facts(state: StateHome, *, fresh: bool = False) -> HostFacts:
-    """Return the facts of this host with the verdict of each backend.
+    """Return the facts of this host with the verdict of each backend, for a caller confined as this one is.
 
     Args: state: where an earlier answer may be; fresh: try again, whatever is kept.
     """
@@ -48,31 +48,35 @@ def host_facts(state: StateHome, *, fresh: bool = False) -> HostFacts:
 
     path = _exec.launcher_path()
     info = os.stat(path)
-    quick = f"{state.path}:{os.geteuid()}:{info.st_ino}:{info.st_size}:{info.st_mtime_ns}"
+    # A process may give itself a filter, a namespace or another root at any time, and each of its threads.
+    place = standing()
+    quick = f"{state.path}:{info.st_ino}:{info.st_size}:{info.st_mtime_ns}:{place.key()}"
     with _lock:
         known = _memory.get(quick)
         if known is None or fresh:
-            known = _find(state, path, fresh=fresh)
-            if _settled(known):
+            known = _find(state, path, place, fresh=fresh)
+            if _lasting(known):
                 _memory[quick] = known
+                while len(_memory) > answers.MAX_KEPT:
+                    _memory.pop(next(iter(_memory)))
         return known
 
 
-def _settled(found: HostFacts) -> bool:
-    return all(verdict.settled and not verdict.transient for verdict in found.backends)
+def _lasting(found: HostFacts) -> bool:
+    """Tell whether the answer may be given again. A refusal is not: what stood in the way may be gone."""
+    return found.standing.certain and all(verdict.settled and not verdict.code for verdict in found.backends)
 
 
-def _find(state: StateHome, launcher: str, *, fresh: bool) -> HostFacts:
-    kept = {} if fresh else _read_cache(state)
-    base = facts.gather(int(kept.get("landlock_abi", 0)), launcher)
-    if kept.get("key") == base.key():
-        return replace(base, backends=tuple(_verdict_of(row) for row in kept["backends"]))
-    base = facts.gather(_landlock_abi(), launcher)
+def _find(state: StateHome, launcher: str, place: Standing, *, fresh: bool) -> HostFacts:
+    base = facts.gather(0, launcher, place)
+    kept = None if fresh or not place.certain else answers.find(state, base.key())
+    if kept is not None:
+        return replace(base, landlock_abi=kept[0], backends=kept[1])
+    base = replace(base, landlock_abi=_landlock_abi())
     # (5) Ask the host what it can keep, through the real launcher.
-    verdict = probe(base, state)
-    found = replace(base, backends=(verdict,))
-    if _settled(found):
-        _write_cache(state, found)
+    found = replace(base, backends=(probe(base, state),))
+    if _lasting(found):
+        answers.keep(state, found.key(), found.landlock_abi, found.backends)
     return found
 
 
@@ -87,27 +91,45 @@ def _landlock_abi() -> int:
 
 def probe(host: HostFacts, state: StateHome) -> BackendVerdict:
     """Run a no-op at each probe's tier and return what the namespaces backend keeps here."""
-    if host.uid == 0 and not host.has_sys_admin:
-        return _broken("userns_denied", "root without CAP_SYS_ADMIN cannot give up being root",
-                       "run as an ordinary user, or give the container CAP_SYS_ADMIN")
-    if host.kernel < (5, 12):
-        return _broken("no_backend", f"kernel {host.release} has no mount_setattr",
-                       "use Linux 5.12 or later")
-    kept = set(PROMISE_IDS)
+    from stockade.host import obstacles  # a kept answer needs none of them
+
+    known = obstacles.before_trying(host)
+    if known is not None:
+        return _broken(obstacles.Cause(code="userns_denied" if host.uid == 0 else "no_backend"), known)
+    kept: dict[str, set[str]] = {}
     in_the_way: list[Error] = []
     for tier, net in PROBES:
         try:
-            kept &= _kept(host, tier, net) | _higher_than(tier)
+            kept[net] = _kept(host, tier, net) | _higher_than(tier)
         except (LaunchFailed, Refused) as err:
             if err.code in BROKEN:
                 raise  # package and launcher do not fit: that says nothing about the host
             if err.code not in OF_A_PATH:
-                return _from_refusal(err)
+                return _from_refusal(err, host)
             in_the_way.append(err)
     if len(in_the_way) == len(PROBES):
         # Nothing was tried at all; what stands in the way is the answer, not "no backend".
         raise in_the_way[0]
-    return BackendVerdict(name="namespaces", keeps=frozenset(kept), namespaces=True, settled=not in_the_way)
+    return _verdict(host, kept, settled=not in_the_way)
+
+
+def _verdict(host: HostFacts, kept: Mapping[str, set[str]], *, settled: bool) -> BackendVerdict:
+    """Return what is kept whatever the network is, and what of it the host's network takes away.
+
+    Without scopes of Landlock nothing stands between a box in the host's network namespace and
+    the abstract sockets of that namespace; a namespace of its own keeps them away by itself.
+    """
+    by_net = frozenset(p.id for p in PROMISES if p.net_needs or any("netns" in facts for facts in p.needs))
+    alone = kept.get("none", kept.get("host", set()))
+    shared = kept.get("host", alone)
+    open_net = frozenset(alone - shared) & by_net
+    reason = remedy = ""
+    if open_net:
+        reason = (f"{' and '.join(sorted(open_net))} needs Landlock with scopes (ABI 6, Linux 6.12): got ABI "
+                  f"{host.landlock_abi}, so abstract sockets of the host stay in reach")
+        remedy = "ask for no network (--net none), use Linux 6.12 or later"
+    return BackendVerdict(name="namespaces", keeps=frozenset(alone & (shared | by_net)), open_net=open_net,
+                          namespaces=True, reason=reason, remedy=remedy, settled=settled)
 
 
 def _higher_than(tier: str) -> set[str]:
@@ -120,14 +142,19 @@ def _kept(host: HostFacts, tier: str, net: str) -> set[str]:
     """Start the launcher's own --version in a box and return the promises it kept."""
     from stockade.plan.compile import compile_plan
     from stockade.process import _exec
+    from stockade.rules.governance import Policy
     from stockade.rules.request import build_request
     from stockade.rules.resolve import resolve
+    from stockade.rules.settings import load_settings
 
     launcher = _exec.launcher_path()
+    # What is lost is read from the receipt: a promise that nobody accepts would refuse the whole box.
     request = build_request([launcher, "--version", "--json"], tier=tier, net=net, cwd="/",
                             read=[os.path.dirname(launcher)], caller="document", cache="off",
-                            accept=["standard"])
-    compiled = compile_plan(resolve(request), host, _asked(Tier[tier]))
+                            accept=list(PROMISE_IDS))
+    # The question is what the host can do: no file of the user's and no policy has a part in the answer.
+    settings = replace(load_settings(request), policy=Policy(), files=())
+    compiled = compile_plan(resolve(request, settings), host, _asked(Tier[tier]))
     launch = _exec.Launch(argv=compiled.argv, plan=compiled.canonical, cwd=compiled.cwd,
                           binds=tuple(sorted(compiled.binds.items())), timeout_ms=TIMEOUT_MS)
     with _exec.Box(launch, stdin=_exec.DEVNULL, stdout=_exec.DEVNULL,
@@ -145,72 +172,25 @@ def _asked(tier: Tier) -> Decision:
                     tier_known=False, effective_tier=str(tier), env_tier=tier, backend="namespaces")
 
 
-def _broken(code: str, reason: str, remedy: str, *, transient: bool = False) -> BackendVerdict:
-    return BackendVerdict(name="namespaces", namespaces=True, code=code, reason=reason, remedy=remedy,
-                          transient=transient)
+def _broken(cause: Cause, obstacle: Obstacle) -> BackendVerdict:
+    return BackendVerdict(name="namespaces", namespaces=True, code=cause.code, reason=obstacle.reason,
+                          remedy=obstacle.remedy, obstacle=obstacle.name, step=cause.step, object=cause.object,
+                          errno=cause.errno, commands=obstacle.commands, sysctl=obstacle.sysctl)
 
 
-def _from_refusal(err: Error) -> BackendVerdict:
+def _from_refusal(err: Error, host: HostFacts) -> BackendVerdict:
     """Give a refusal of the kernel the reason and remedy of this host."""
-    transient = isinstance(err, Refused) and err.transient
-    if transient:
-        return _broken("transient", err.message, err.hint or "try again", transient=True)
-    why = _userns_obstacle() if err.code in ("userns_denied", "map_denied", "namespace_denied") else None
-    if why is None and err.code in ("mount_denied", "proc_denied", "overlay_denied", "pivot_denied"):
-        why = _mount_obstacle()
-    reason, remedy = why or (err.message, err.hint)
-    return _broken(err.code, reason, remedy)
+    from stockade.host import obstacles
+    from stockade.process import _exec
 
-
-def _userns_obstacle() -> tuple[str, str] | None:
-    if facts.sysctl("user.max_user_namespaces") == "0":
-        return ("user namespaces are switched off (user.max_user_namespaces is 0)",
-                "sysctl -w user.max_user_namespaces=15000")
-    if facts.sysctl("kernel.unprivileged_userns_clone") == "0":
-        return ("user namespaces are for root only (kernel.unprivileged_userns_clone is 0)",
-                "sysctl -w kernel.unprivileged_userns_clone=1")
-    if facts.sysctl("kernel.apparmor_restrict_unprivileged_userns") == "1":
-        return ("AppArmor restricts user namespaces (kernel.apparmor_restrict_unprivileged_userns is 1)",
-                "install an AppArmor profile with `userns,` for the launcher, or "
-                "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0")
-    return _mount_obstacle()
-
-
-def _mount_obstacle() -> tuple[str, str] | None:
-    _, filtered = facts.confinement()
-    if filtered:
-        return ("a seccomp filter around this process denies namespaces or mounts",
-                "start the container with a seccomp profile that allows unshare, clone and mount")
-    if facts.sysctl("kernel.apparmor_restrict_unprivileged_userns") == "1":
-        return ("AppArmor allows the user namespace but no mounts in it",
-                "install an AppArmor profile with `userns,` for the launcher")
-    return None
-
-
-def _cache_path(state: StateHome) -> str:
-    return f"{state.path}/host-probe.json"
-
-
-def _read_cache(state: StateHome) -> Mapping[str, Any]:
-    try:
-        with open(_cache_path(state), "rb") as stream:
-            data = json.load(stream)
-    except (OSError, ValueError):
-        return {}
-    fits = isinstance(data, dict) and data.get("schema") == CACHE_SCHEMA
-    return data if fits and isinstance(data.get("backends"), list) else {}
-
-
-def _write_cache(state: StateHome, found: HostFacts) -> None:
-    rows = [{"name": v.name, "keeps": sorted(v.keeps), "namespaces": v.namespaces, "code": v.code,
-             "reason": v.reason, "remedy": v.remedy} for v in found.backends]
-    data = {"schema": CACHE_SCHEMA, "key": found.key(), "landlock_abi": found.landlock_abi, "backends": rows}
-    try:
-        atomic_write(_cache_path(state), json.dumps(data, sort_keys=True).encode())
-    except OSError:
-        return  # a full disk costs the next start a probe, nothing else
-
-
-def _verdict_of(row: Mapping[str, Any]) -> BackendVerdict:
-    return BackendVerdict(name=str(row["name"]), keeps=frozenset(row["keeps"]), code=str(row["code"]),
-                          namespaces=bool(row["namespaces"]), reason=str(row["reason"]), remedy=str(row["remedy"]))
+    said = getattr(err, "cause", None) or {}
+    cause = obstacles.Cause(
+        code=str(said.get("code") or err.code), step=said.get("step"), object=str(said.get("object") or ""),
+        errno=str(said.get("errno") or ""), message=err.message, hint=err.hint)
+    obstacle = obstacles.explain(cause, host, _exec.launcher_path())
+    # A limit that is reached passes; one that a sandbox around us has set does not.
+    if isinstance(err, Refused) and err.transient and obstacle.name == "unexplained":
+        return BackendVerdict(name="namespaces", namespaces=True, code="transient", reason=err.message,
+                              remedy=err.hint or "try again", transient=True, step=cause.step, object=cause.object,
+                              errno=cause.errno)
+    return _broken(cause, obstacle)

@@ -257,6 +257,7 @@ class Reader:
 def refusal(record: Record, returncode: int | None) -> Refused | LaunchFailed:
     """Turn a ``refused`` record into the typed error."""
     code = str(record["code"])
+    cause = {"code": code, "errno": record.get("errno_name"), **{key: record.get(key) for key in ("step", "object")}}
     message = str(record.get("message") or record.get("object") or code)
     hint = str(record["hint"]) if record.get("hint") else None
     if code in BROKEN:
@@ -272,7 +273,7 @@ def refusal(record: Record, returncode: int | None) -> Refused | LaunchFailed:
     # The object is stated in the message already when the launcher wrote one.
     step = f"launcher step {record.get('step')}"
     return Refused(code, message, hint=hint, reasons=(step, *_settled(record)),
-                   missing=tuple(record.get("missing", ())), transient=transient)
+                   missing=tuple(record.get("missing", ())), transient=transient, cause=cause)
 
 
 def _settled(record: Record) -> tuple[str, ...]:

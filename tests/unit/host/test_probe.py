@@ -11,7 +11,7 @@ import pytest
 from stockade import paths
 from stockade.errors import Refused
 from stockade.frozen import replace
-from stockade.host import facts, probe
+from stockade.host import facts, probe, standing
 from stockade.rules.promises import PROMISE_IDS
 
 
@@ -55,6 +55,24 @@ def test_what_the_kernel_refuses_is_a_verdict(
     answers(monkeypatch, guarded="overlay_denied")
     verdict = probe.probe(host, state)
     assert (verdict.code, verdict.keeps, verdict.settled) == ("overlay_denied", frozenset(), True)
+
+
+def test_a_refusal_is_asked_for_anew(monkeypatch: pytest.MonkeyPatch, state: paths.StateHome) -> None:
+    """What stood in the way may be gone, and a service must not have to be told so."""
+    answers(monkeypatch, strict="userns_denied")
+    assert probe.host_facts(state, fresh=True).backends[0].code == "userns_denied"
+    assert not os.path.exists(f"{state.path}/host-probe.json")
+    answers(monkeypatch)
+    assert probe.host_facts(state).backends[0].code == ""
+
+
+def test_nothing_is_kept_for_a_caller_whose_proc_cannot_be_believed(
+        monkeypatch: pytest.MonkeyPatch, state: paths.StateHome) -> None:
+    monkeypatch.setattr(probe, "standing", standing.Standing)
+    answers(monkeypatch)
+    first = probe.host_facts(state)
+    assert first.backends[0].settled and probe.host_facts(state) is not first
+    assert not os.path.exists(f"{state.path}/host-probe.json")
 
 
 def test_only_a_settled_answer_is_kept(monkeypatch: pytest.MonkeyPatch, state: paths.StateHome) -> None:
