@@ -12,14 +12,14 @@ use crate::control::{self, Event, Order};
 use crate::copyback::{self, Held};
 use crate::cover::Covers;
 use crate::discard;
-use crate::plan::{Guard, GuardLost, Ids, Net, Plan};
+use crate::plan::{Backend, Guard, GuardLost, Ids, Net, Plan};
 use crate::report::Refusal;
 use crate::steps::beside::Beside;
 use crate::steps::guards::{self, Placed};
 use crate::steps::mounts::{self, Prepared};
 use crate::steps::{caps, exec, fds, landlock, limits, overlay, record, seccomp, userns};
 use crate::sys;
-use crate::watch::Watch;
+use crate::watch::{Tree, Watch};
 
 /// What P0 made before P1 existed.
 pub struct Launch<'a> {
@@ -100,14 +100,7 @@ impl Start {
 
 /// Runs as P1. Never returns: the exit code is of no interest, P0 knows the rest.
 pub fn run(mut launch: Launch, wipe: impl Fn()) -> ! {
-    // First: with a copy of P0's end the socket would never end, and a P0 that was
-    // killed before our parent-death signal is set would leave us for ever.
-    // SAFETY: nothing in this process uses them.
-    unsafe {
-        for fd in std::mem::take(&mut launch.outer) {
-            libc::close(fd);
-        }
-    }
+    close_outer(&mut launch);
     let code = match build(&mut launch).and_then(|built| start(&mut launch, built, &wipe)) {
         Ok(watch) => watch.run(),
         Err(refusal) => report(launch.errors.as_ref(), &refusal),
@@ -116,7 +109,16 @@ pub fn run(mut launch: Launch, wipe: impl Fn()) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-fn report(errors: Option<&OwnedFd>, refusal: &Refusal) -> i32 {
+/// First: with a copy of P0's end the socket would never end, and a P0 that was
+/// killed before our parent-death signal is set would leave us for ever.
+pub fn close_outer(launch: &mut Launch) {
+    for fd in std::mem::take(&mut launch.outer) {
+        // SAFETY: nothing in this process uses them.
+        unsafe { libc::close(fd) };
+    }
+}
+
+pub fn report(errors: Option<&OwnedFd>, refusal: &Refusal) -> i32 {
     if let Some(pipe) = errors {
         let bytes = refusal.to_bytes();
         // SAFETY: the buffer lives through the call. A pipe takes up to 4096 bytes whole.
@@ -164,18 +166,23 @@ fn build(launch: &mut Launch) -> Result<Built, Refusal> {
     Ok(Built { guards, beside })
 }
 
-/// Covers what P0 found on the host; returns the guards to be placed with those of the plan.
-fn receive_covers(control: RawFd, root: &mounts::Root) -> Result<Vec<Guard>, Refusal> {
+/// What P0 found on the host.
+pub fn covers(control: RawFd) -> Result<Covers, Refusal> {
     let Ok(Some(text)) = control::receive_covers(control) else { return Err(gone()) };
     let invalid = |e: serde_json::Error| Refusal::new("mount_denied", "covers").detail(e.to_string());
-    let covers: Covers = serde_json::from_slice(&text).map_err(invalid)?;
+    serde_json::from_slice(&text).map_err(invalid)
+}
+
+/// Covers what P0 found on the host; returns the guards to be placed with those of the plan.
+fn receive_covers(control: RawFd, root: &mounts::Root) -> Result<Vec<Guard>, Refusal> {
+    let covers = covers(control)?;
     covers.dirs.iter().try_for_each(|dir| overlay::cover(root, dir))?;
     covers.files.iter().try_for_each(|file| overlay::cover_file(root, file))?;
     Ok(covers.guards)
 }
 
 /// Its own group: else kill(0, …) from inside reaches the caller's pipeline.
-fn own_group() -> Result<(), Refusal> {
+pub fn own_group() -> Result<(), Refusal> {
     // SAFETY: no pointers.
     let ret = unsafe { libc::setpgid(0, 0) };
     sys::check(i64::from(ret)).map(drop).map_err(|e| Refusal::new("fork_failed", "process group").io(&e))
@@ -187,14 +194,14 @@ fn die_with_parent() -> Result<(), Refusal> {
     sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64).map_err(|e| Refusal::new("fork_failed", "P1").io(&e))
 }
 
-fn wait_for(control: RawFd, wanted: &Order) -> Result<(), Refusal> {
+pub fn wait_for(control: RawFd, wanted: &Order) -> Result<(), Refusal> {
     match control::receive_order(control, true) {
         Ok(Some(order)) if order == *wanted => Ok(()),
         _ => Err(gone()),
     }
 }
 
-fn gone() -> Refusal {
+pub fn gone() -> Refusal {
     Refusal::new("caller_gone", "supervisor")
 }
 
@@ -253,12 +260,14 @@ fn start(launch: &mut Launch, built: Built, wipe: &impl Fn()) -> Result<Watch, R
         absent: vec![],
         memory_bytes: launch.plan.limits.memory_bytes,
         cpu_time_s: launch.plan.limits.cpu_time_s,
+        processes: None,
+        tree: Tree::Namespace,
         end_on_loss: launch.plan.guard_lost == GuardLost::End,
         deadline: Watch::deadline(launch.wall_ms),
     })
 }
 
-fn readable(by_tracers: bool) -> Result<(), Refusal> {
+pub fn readable(by_tracers: bool) -> Result<(), Refusal> {
     sys::prctl(libc::PR_SET_DUMPABLE, u64::from(by_tracers)).map_err(|e| Refusal::new("fork_failed", "P1").io(&e))
 }
 
@@ -278,7 +287,7 @@ fn wait_for_tracer(control: RawFd, command: libc::pid_t) -> Result<(), Refusal> 
 }
 
 /// Values of the command's environment do not stay in P1's memory.
-fn forget(item: &mut CString) {
+pub fn forget(item: &mut CString) {
     let mut bytes = std::mem::take(item).into_bytes();
     bytes.fill(0);
     std::hint::black_box(&bytes);
@@ -286,19 +295,19 @@ fn forget(item: &mut CString) {
 
 /// P2 execs only when P1 is ready: a P1 that fails refuses a launch whose
 /// command never ran.
-struct Gate {
+pub struct Gate {
     wait: OwnedFd,
     open: OwnedFd,
 }
 
 impl Gate {
-    fn new() -> Result<Gate, Refusal> {
+    pub fn new() -> Result<Gate, Refusal> {
         let (wait, open) = sys::pipe().map_err(|e| Refusal::new("fork_failed", "pipe").io(&e))?;
         Ok(Gate { wait, open })
     }
 
     /// In P1, with nothing left that could fail.
-    fn open(self, errors: Option<OwnedFd>) {
+    pub fn open(self, errors: Option<OwnedFd>) {
         // Before the byte: P0 takes the end of this pipe as "the command has started".
         drop(errors);
         // SAFETY: one byte of a static string.
@@ -318,7 +327,7 @@ impl Gate {
 }
 
 /// Steps 8 to 14, as P2. Returns only what went wrong.
-fn command(launch: &Launch, gate: Gate) -> Refusal {
+pub fn command(launch: &Launch, gate: Gate) -> Refusal {
     let ready = || {
         let candidates = prepare_command(launch)?;
         gate.pass()?;
@@ -340,15 +349,18 @@ fn prepare_command(launch: &Launch) -> Result<Vec<CString>, Refusal> {
     own_group()?;
     take_terminal(launch.terminal);
     fds::close_others(&plan.fds)?;
+    if plan.backend == Backend::Landlock {
+        fds::check_sockets(&plan.fds)?;
+    }
     caps::drop_all()?;
     caps::no_new_privs()?;
     let dir = exec::open_dir(launch.cwd)?;
     if let Some(policy) = &plan.landlock {
         let kept: Vec<RawFd> = (0..=2).chain(plan.fds.iter().copied()).collect();
-        landlock::restrict(policy, &kept)?;
+        landlock::restrict(policy, &kept, plan.backend)?;
     }
     launch.start.files.as_ref().map(limits::restore_files).transpose()?;
-    limits::apply(&plan.limits)?;
+    limits::apply(&plan.limits, plan.backend)?;
     launch.start.restore();
     seccomp::install(&plan.seccomp.filter)
         .map_err(|e| Refusal::new("seccomp_denied", plan.seccomp.filter.as_str()).io(&e))?;

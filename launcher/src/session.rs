@@ -7,17 +7,18 @@ use std::ffi::{c_char, CStr};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
+use crate::alone;
 use crate::args::Args;
 use crate::clock;
 use crate::copyback::{self, Held};
-use crate::facts;
+use crate::facts::{self, Seen};
 use crate::init::Start;
 use crate::plan::{self, Backend, Ids, Loaded, Plan};
 use crate::promises::{self, Evaluation, Tier};
 use crate::receipts::Out;
 use crate::report::Refusal;
 use crate::steps::env::{self, Filtered};
-use crate::steps::seccomp;
+use crate::steps::{caps, seccomp};
 use crate::{sys, trace};
 
 /// The strings that the kernel put on the stack: arguments and environment.
@@ -72,6 +73,7 @@ pub struct Session {
     pub env: Filtered,
     pub cwd: String,
     pub evaluation: Evaluation,
+    pub seen: Seen,
     pub home: &'static str,
     pub began: Instant,
     pub state_home: Option<String>,
@@ -95,7 +97,15 @@ impl Session {
         }
         check_words(&loaded.plan)?;
         args.trace_fd.map(trace::check).transpose()?;
-        let (evaluation, _) = evaluate(&loaded.plan, false)?;
+        check_options(&loaded.plan, args)?;
+        let seen = match loaded.plan.backend {
+            Backend::Namespaces => Seen::default(),
+            Backend::Landlock => {
+                alone::check_caller()?;
+                Seen { keyring: caps::join_keyring_if_reachable()?, ..Seen::default() }
+            }
+        };
+        let (evaluation, _) = evaluate(&loaded.plan, seen)?;
         let env = environment(&loaded.plan, args, block, start)?;
         let home = facts::home(&loaded.plan);
         let cwd = args.cwd.clone().unwrap_or_else(|| loaded.plan.cwd.clone());
@@ -106,7 +116,7 @@ impl Session {
         }
         let copies = copyback::hold(&loaded.plan)?;
         let state_home = args.state_home.clone();
-        Ok(Session { loaded, env, cwd, evaluation, home, began, state_home, copies })
+        Ok(Session { loaded, env, cwd, evaluation, seen, home, began, state_home, copies })
     }
 
     pub fn box_json(&self, run_id: &str) -> String {
@@ -134,6 +144,7 @@ pub fn wall_ms(plan: &Plan, args: &Args) -> Option<u64> {
 pub fn backend(plan: &Plan) -> &'static str {
     match plan.backend {
         Backend::Namespaces => "namespaces",
+        Backend::Landlock => "landlock",
     }
 }
 
@@ -159,10 +170,23 @@ fn check_inherited(plan: &Plan, args: &Args) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// What this backend does not do, and what only it does.
+fn check_options(plan: &Plan, args: &Args) -> Result<(), Refusal> {
+    let alone = plan.backend == Backend::Landlock;
+    if alone && args.trace_fd.is_some() {
+        return Err(Refusal::new("trace_denied", "command").detail("a box without namespaces is not watched"));
+    }
+    if args.tighten && !alone {
+        return Err(Refusal::new("usage", "--tighten").detail("got a plan of backend namespaces, expected landlock"));
+    }
+    Ok(())
+}
+
 fn check_words(plan: &Plan) -> Result<(), Refusal> {
     let invalid = |field: &'static str| move |e: String| Refusal::new("plan_invalid", field).detail(e);
     promises::check(&plan.promises).map_err(invalid("promises"))?;
-    if !seccomp::confines_commands(&plan.seccomp.filter) {
+    // Those of the other backend are checked with the rest of its plan.
+    if plan.backend == Backend::Namespaces && !seccomp::confines_commands(&plan.seccomp.filter) {
         return Err(invalid("seccomp.filter")(format!("got {:?}", plan.seccomp.filter)));
     }
     // SAFETY: no failure.
@@ -174,8 +198,8 @@ fn check_words(plan: &Plan) -> Result<(), Refusal> {
 }
 
 /// Refuses before anything is made when the plan itself promises too little.
-pub fn evaluate(plan: &Plan, snapshot: bool) -> Result<(Evaluation, Vec<String>), Refusal> {
-    let facts = facts::of(plan, snapshot);
+pub fn evaluate(plan: &Plan, seen: Seen) -> Result<(Evaluation, Vec<String>), Refusal> {
+    let facts = facts::of(plan, seen);
     let evaluation = promises::evaluate(&plan.promises, &facts, requested(plan)?, &plan.accept);
     if !evaluation.accepted {
         let detail = format!("got tier {}, missing {}", evaluation.effective_tier.name(), evaluation.missing.join(" "));

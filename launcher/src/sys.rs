@@ -194,6 +194,11 @@ pub fn reserve_files(open: RawFd, more: usize) {
     }
 }
 
+/// The error number of the call before.
+pub fn errno() -> i32 {
+    io::Error::last_os_error().raw_os_error().unwrap_or_default()
+}
+
 /// futex(2): waits while the word has this value; may come back early.
 pub fn futex_wait(word: &AtomicU32, value: u32) {
     let forever = std::ptr::null::<libc::timespec>();

@@ -14,7 +14,7 @@ use landlock::{
     RulesetCreatedAttr, RulesetStatus, Scope, ABI,
 };
 
-use crate::plan::{Access, Landlock, LandlockRule};
+use crate::plan::{Access, Backend, Landlock, LandlockRule};
 use crate::report::Refusal;
 use crate::sys;
 
@@ -25,7 +25,7 @@ pub fn kernel_abi() -> i64 {
 }
 
 /// Restricts the calling thread. `kept` are inherited descriptors that stay usable by name.
-pub fn restrict(policy: &Landlock, kept: &[i32]) -> Result<(), Refusal> {
+pub fn restrict(policy: &Landlock, kept: &[i32], backend: Backend) -> Result<(), Refusal> {
     let abi = abi(policy)?;
     let denied = |e: &(dyn Error + 'static)| refusal("ruleset", e);
     let mut ruleset = Ruleset::default()
@@ -39,7 +39,7 @@ pub fn restrict(policy: &Landlock, kept: &[i32]) -> Result<(), Refusal> {
     }
     let mut created = ruleset.create().map_err(|e| denied(&e))?;
     for rule in &policy.rules {
-        created = add(created, rule, abi)?;
+        created = add(created, rule, abi, backend)?;
     }
     created = add_descriptors(created, kept, abi)?;
     let status = created.restrict_self().map_err(|e| denied(&e))?;
@@ -91,10 +91,46 @@ fn rights(access: Access, abi: ABI) -> BitFlags<AccessFs> {
     }
 }
 
-fn add(created: RulesetCreated, rule: &LandlockRule, abi: ABI) -> Result<RulesetCreated, Refusal> {
-    let fd = match sys::openat2(libc::AT_FDCWD, &rule.path, libc::O_PATH, sys::RESOLVE_NO_MAGICLINKS) {
+/// P1's own domain of a box without namespaces: signals do not leave it. It handles one right and gives
+/// that everywhere: landlock(7) says of LANDLOCK_ACCESS_FS_REFER that a layer denies it by default, handled
+/// or not, and renames between directories would fail.
+pub fn scope_signals() -> Result<(), Refusal> {
+    let denied = |e: &(dyn Error + 'static)| refusal("domain", e);
+    let root = sys::openat2(libc::AT_FDCWD, "/", libc::O_PATH, 0).map_err(|e| denied(&e))?;
+    let status = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::Refer)
+        .and_then(|ruleset| ruleset.scope(Scope::Signal))
+        .and_then(Ruleset::create)
+        .and_then(|created| created.add_rule(PathBeneath::new(root, AccessFs::Refer)))
+        .and_then(RulesetCreated::restrict_self)
+        .map_err(|e| denied(&e))?;
+    match status.ruleset {
+        RulesetStatus::FullyEnforced => Ok(()),
+        other => Err(Refusal::new("landlock_denied", "domain").detail(format!("got {other:?}"))),
+    }
+}
+
+/// Without a mount namespace the rules are the box: a name that became a link since the plan was made
+/// would give what it leads to. It gives nothing, and neither does what the caller cannot reach.
+fn gone(rule: &LandlockRule, backend: Backend, error: &std::io::Error) -> bool {
+    match error.raw_os_error() {
+        Some(libc::ENOENT) => true,
+        Some(libc::ELOOP | libc::ENOTDIR | libc::EACCES) => {
+            backend == Backend::Landlock && rule.access != Access::Write
+        }
+        _ => false,
+    }
+}
+
+fn add(created: RulesetCreated, rule: &LandlockRule, abi: ABI, backend: Backend) -> Result<RulesetCreated, Refusal> {
+    let how = match backend {
+        Backend::Namespaces => sys::RESOLVE_NO_MAGICLINKS,
+        Backend::Landlock => sys::RESOLVE_NO_MAGICLINKS | sys::RESOLVE_NO_SYMLINKS,
+    };
+    let fd = match sys::openat2(libc::AT_FDCWD, &rule.path, libc::O_PATH, how) {
         // An optional grant that the host does not have: nothing to allow.
-        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(created),
+        Err(e) if gone(rule, backend, &e) => return Ok(created),
         other => other.map_err(|e| Refusal::new("landlock_denied", rule.path.as_str()).io(&e))?,
     };
     let allowed = fit(&fd, rights(rule.access, abi), abi)

@@ -232,9 +232,12 @@ def launch_of(prepared: Prepared, options: Mapping[str, Any], tmp: str | None = 
     binds = dict(compiled.binds)
     if tmp is not None:
         binds["tmp"] = tmp
+    given = compiled.set_env
+    if tmp is not None and compiled.plan["backend"] == "landlock" and "TMPDIR" not in dict(given):
+        given = (*given, ("TMPDIR", tmp))  # no mount puts it anywhere else
     return _exec.Launch(
         argv=compiled.argv, plan=compiled.canonical, binds=tuple(sorted(binds.items())),
-        cwd=options.get("_start_in") or compiled.cwd, set_env=compiled.set_env, pass_fds=prepared.request.pass_fds,
+        cwd=options.get("_start_in") or compiled.cwd, set_env=given, pass_fds=prepared.request.pass_fds,
         timeout_ms=None if timeout is None else max(1, int(float(timeout) * 1000)),
         spool=f"{prepared.resolved.state_home.audit}/spool.jsonl", state_home=prepared.resolved.state_home.path,
         degraded=audit_note(prepared.resolved),
