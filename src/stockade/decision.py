@@ -209,9 +209,9 @@ def _best(host: Host, request: Resolved) -> BackendVerdict | None:
     if not host.backends:
         return None
     # A usable backend comes before a broken one; among broken ones a transient fault is the
-    # better news, because its remedy is to try again.
-    return min(host.backends, key=lambda b: (bool(b.code), not b.transient if b.code else False,
-                                             len(_uncovered(b, request)), len(_missing(b, request))))
+    # better news, because its remedy is to try again, and then the strongest: what it lacks is the obstacle.
+    return min(host.backends, key=lambda b: (True, not b.transient, 0, 0) if b.code else
+               (False, False, len(_uncovered(b, request)), len(_missing(b, request))))
 
 
 def _missing(backend: BackendVerdict, request: Resolved) -> tuple[str, ...]:

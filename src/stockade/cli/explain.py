@@ -135,7 +135,14 @@ def toolchains(found: Explained) -> Iterator[tuple[str, str, str]]:
         return
     system = [entry.path for entry in load_list("system") if entry.path]
     known = [*system, "/etc", *(value for _, value, _ in grants(found.resolved))]
-    for row in found.compiled.plan["mounts"]:
+    plan = found.compiled.plan
+    if plan["backend"] == "landlock":
+        rules = (rule["path"] for rule in plan["landlock"]["rules"] if rule["access"] == "read")
+        for path in rules:
+            if path.startswith("/") and not any(is_below(path, item) for item in known):
+                yield "toolchain", path, "on PATH, or where a known toolchain lies: read-only"
+        return
+    for row in plan["mounts"]:
         path = row["target"]
         if row["kind"] in ("bind", "overlay") and row.get("source") == path and path.startswith("/") \
                 and not any(is_below(path, item) for item in known):
@@ -166,7 +173,8 @@ def promises(found: Explained) -> Iterator[tuple[str, str, str, str]]:
         row = planned.get(promise.id, {})
         state = row.get("state") or ("kept" if found.compiled else "not_kept")
         reason = row.get("reason") or ""
-        if promise.id in found.decision.missing:
+        backend = found.decision.backend
+        if promise.id in found.decision.missing or (backend == "landlock" and promise.needs_namespaces):
             state, reason = "not_kept", "this host cannot"
         yield promise.id, state, reason, promise.statement
 
@@ -204,8 +212,10 @@ def _print(found: Explained) -> None:
     table([("dropped", name, rule) for name, rule in dropped], indent="  ")
     if found.compiled:
         say(paint("plan (step 8)", "bold"))
-        say(f"  {found.compiled.digest}  {len(found.compiled.plan['mounts'])} mounts, "
-            f"{len(found.compiled.plan['guards'])} guards")
+        plan = found.compiled.plan
+        parts = f"{len(plan['landlock']['rules'])} Landlock rules" if plan["backend"] == "landlock" else \
+            f"{len(plan['mounts'])} mounts, {len(plan['guards'])} guards"
+        say(f"  {found.compiled.digest}  {parts}")
     for note in notes(found):
         say(f"note: {clean(note)}")
     for line in _LEGEND:
