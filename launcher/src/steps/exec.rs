@@ -13,8 +13,7 @@ use crate::sys;
 
 /// The working directory, opened before the filter (which knows no openat2).
 pub fn open_dir(path: &str) -> Result<OwnedFd, Refusal> {
-    sys::openat2(libc::AT_FDCWD, path, libc::O_PATH | libc::O_DIRECTORY, 0)
-        .map_err(|e| Refusal::new("chdir_denied", path).io(&e))
+    sys::open_path(path, libc::O_DIRECTORY).map_err(|e| Refusal::new("chdir_denied", path).io(&e))
 }
 
 pub fn change_dir(dir: &OwnedFd, path: &str) -> Result<(), Refusal> {

@@ -96,7 +96,7 @@ fn rights(access: Access, abi: ABI) -> BitFlags<AccessFs> {
 /// or not, and renames between directories would fail.
 pub fn scope_signals() -> Result<(), Refusal> {
     let denied = |e: &(dyn Error + 'static)| refusal("domain", e);
-    let root = sys::openat2(libc::AT_FDCWD, "/", libc::O_PATH, 0).map_err(|e| denied(&e))?;
+    let root = sys::open_path("/", 0).map_err(|e| denied(&e))?;
     let status = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
         .handle_access(AccessFs::Refer)
@@ -124,11 +124,11 @@ fn gone(rule: &LandlockRule, backend: Backend, error: &std::io::Error) -> bool {
 }
 
 fn add(created: RulesetCreated, rule: &LandlockRule, abi: ABI, backend: Backend) -> Result<RulesetCreated, Refusal> {
-    let how = match backend {
-        Backend::Namespaces => sys::RESOLVE_NO_MAGICLINKS,
-        Backend::Landlock => sys::RESOLVE_NO_MAGICLINKS | sys::RESOLVE_NO_SYMLINKS,
+    let opened = match backend {
+        Backend::Namespaces => sys::openat2(libc::AT_FDCWD, &rule.path, libc::O_PATH, sys::RESOLVE_NO_MAGICLINKS),
+        Backend::Landlock => sys::open_unlinked(&rule.path),
     };
-    let fd = match sys::openat2(libc::AT_FDCWD, &rule.path, libc::O_PATH, how) {
+    let fd = match opened {
         // An optional grant that the host does not have: nothing to allow.
         Err(e) if gone(rule, backend, &e) => return Ok(created),
         other => other.map_err(|e| Refusal::new("landlock_denied", rule.path.as_str()).io(&e))?,
@@ -185,7 +185,7 @@ fn add_descriptors(mut created: RulesetCreated, kept: &[i32], abi: ABI) -> Resul
 
 /// An O_PATH twin; None for objects without a place in a file system (memfd, pipe).
 fn reopen(fd: i32) -> Option<OwnedFd> {
-    let twin = sys::openat2(libc::AT_FDCWD, &format!("/proc/self/fd/{fd}"), libc::O_PATH, 0).ok()?;
+    let twin = sys::open_path(&format!("/proc/self/fd/{fd}"), 0).ok()?;
     let _ = twin.as_fd();
     Some(twin)
 }
