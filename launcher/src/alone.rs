@@ -71,7 +71,9 @@ pub fn run(mut launch: Launch, wipe: impl Fn()) -> ! {
     init::close_outer(&mut launch);
     let code = match build(&launch).and_then(|()| Domain::enter()) {
         Ok(domain) => {
-            let code = match start(&mut launch, &wipe) {
+            // Held until we have spoken: its end is our end to P2, which then says that in our place.
+            let mut gate = None;
+            let code = match start(&mut launch, &mut gate, &wipe) {
                 Ok(watch) => watch.run(),
                 Err(refusal) => init::report(launch.errors.as_ref(), &refusal),
             };
@@ -133,19 +135,20 @@ fn build(launch: &Launch) -> Result<(), Refusal> {
     }
 }
 
-fn start(launch: &mut Launch, wipe: &impl Fn()) -> Result<Watch, Refusal> {
+fn start(launch: &mut Launch, held: &mut Option<Gate>, wipe: &impl Fn()) -> Result<Watch, Refusal> {
     let control = launch.control.as_raw_fd();
     init::wait_for(control, &Order::Start)?;
     init::readable(false)?;
     let signals = sys::signal_fd().map_err(|e| Refusal::new("fork_failed", "signalfd").io(&e))?;
     let mounts = std::fs::File::open("/dev/null").map_err(|e| Refusal::new("fork_failed", "/dev/null").io(&e))?;
-    let gate = Gate::new()?;
+    *held = Some(Gate::new()?);
     // SAFETY: P1 has one thread.
     let pid = unsafe { sys::fork_into(0) }.map_err(|e| Refusal::new("fork_failed", "command").io(&e))?;
     if pid == 0 {
-        let refusal = match end_with_init() {
-            Ok(()) => init::command(launch, gate),
-            Err(refusal) => refusal,
+        let refusal = match (end_with_init(), held.take()) {
+            (Ok(()), Some(gate)) => init::command(launch, gate),
+            (Err(refusal), _) => refusal,
+            (Ok(()), None) => init::gone(),
         };
         let code = init::report(launch.errors.as_ref(), &refusal);
         // SAFETY: as above.
@@ -158,7 +161,9 @@ fn start(launch: &mut Launch, wipe: &impl Fn()) -> Result<Watch, Refusal> {
         .map_err(|e| Refusal::new("fork_failed", "P1").io(&e))?;
     caps::drop_all()?;
     seccomp::install("init").map_err(|e| Refusal::new("seccomp_denied", "init").io(&e))?;
-    gate.open(launch.errors.take());
+    if let Some(gate) = held.take() {
+        gate.open(launch.errors.take());
+    }
     Ok(Watch {
         command: pid,
         control,

@@ -101,7 +101,9 @@ impl Start {
 /// Runs as P1. Never returns: the exit code is of no interest, P0 knows the rest.
 pub fn run(mut launch: Launch, wipe: impl Fn()) -> ! {
     close_outer(&mut launch);
-    let code = match build(&mut launch).and_then(|built| start(&mut launch, built, &wipe)) {
+    // Held until we have spoken: its end is our end to P2, which then says that on the pipe of our own words.
+    let mut gate = None;
+    let code = match build(&mut launch).and_then(|built| start(&mut launch, built, &mut gate, &wipe)) {
         Ok(watch) => watch.run(),
         Err(refusal) => report(launch.errors.as_ref(), &refusal),
     };
@@ -213,7 +215,7 @@ fn name_host(name: &str) -> Result<(), Refusal> {
 
 /// Step 7: forks the command, then turns P1 into a process that can do nothing
 /// but reap, report and watch.
-fn start(launch: &mut Launch, built: Built, wipe: &impl Fn()) -> Result<Watch, Refusal> {
+fn start(launch: &mut Launch, built: Built, held: &mut Option<Gate>, wipe: &impl Fn()) -> Result<Watch, Refusal> {
     let control = launch.control.as_raw_fd();
     wait_for(control, &Order::Start)?;
     // Before the fork: the command never sees a readable process 1 (ptrace(2),
@@ -227,11 +229,11 @@ fn start(launch: &mut Launch, built: Built, wipe: &impl Fn()) -> Result<Watch, R
     let mounts =
         std::fs::File::open("/proc/self/mountinfo").map_err(|e| Refusal::new("proc_denied", "mountinfo").io(&e))?;
     let moves = guards::Moves::new(&built.guards);
-    let gate = Gate::new()?;
+    *held = Some(Gate::new()?);
     // SAFETY: the thread of `Beside` holds no lock and takes none before it is told of the fork.
     let pid = unsafe { sys::fork_into(0) }.map_err(|e| Refusal::new("fork_failed", "command").io(&e))?;
     if pid == 0 {
-        let refusal = command(launch, gate);
+        let refusal = held.take().map_or_else(gone, |gate| command(launch, gate));
         let code = report(launch.errors.as_ref(), &refusal);
         // SAFETY: as above.
         unsafe { libc::_exit(code) }
@@ -248,7 +250,9 @@ fn start(launch: &mut Launch, built: Built, wipe: &impl Fn()) -> Result<Watch, R
     if launch.traced {
         wait_for_tracer(control, pid)?;
     }
-    gate.open(launch.errors.take());
+    if let Some(gate) = held.take() {
+        gate.open(launch.errors.take());
+    }
     Ok(Watch {
         command: pid,
         control,

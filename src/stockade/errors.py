@@ -253,7 +253,18 @@ def _rebuild(kind: type[Error], fields: dict[str, Any]) -> Error:
 
 
 class ConfigError(Error):
-    """A request, profile, configuration or policy file is wrong; nothing was started."""
+    """A request, profile, configuration or policy file is wrong; nothing was started.
+
+    Args: path, line: the file and the line, where there is one (the message names them, too).
+    """
+
+    _fields = ("code", "message", "hint", "path", "line")
+
+    def __init__(self, code: str, message: str, *, hint: str | None = None, path: str | None = None,
+                 line: int | None = None) -> None:
+        super().__init__(code, message, hint=hint)
+        self.path = path
+        self.line = line
 
 
 class Refused(Error):

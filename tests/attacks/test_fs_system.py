@@ -80,3 +80,16 @@ def test_account_databases_name_no_other_people(root: Actor, user: Actor, tier: 
     passwd = root.box([op("read", "passwd", path="/etc/passwd")], tier=tier).value("passwd")
     assert user.env["USER"] not in passwd
     assert "root:" in passwd
+
+
+@requirement("fs.system")
+@pytest.mark.parametrize("tier", ["standard", "guarded", "strict"])
+def test_a_hidden_path_of_the_system_does_not_exist(actor: Actor, tier: str) -> None:
+    """Whatever shows it: a row of the system itself, a directory around it, a copied file of /etc, a link to it."""
+    hidden = ["/etc/ssl", "/etc/hosts", "/usr/share", "/usr/lib/git-core"]
+    ops = [op("list", "ssl", path="/etc/ssl"), op("read", "hosts", path="/etc/hosts"), op("list", "share", path="/usr/share"), op("list", "git", path="/usr/lib/git-core")]
+    worked(actor.bare(ops))
+    worked(actor.box(ops, tier=tier, net="host").answers)
+    failed_with(actor.box(ops, tier=tier, net="host", hide=hidden).answers, {"ENOENT"})
+    gone = actor.run(["/bin/true"], tier=tier, hide=["/usr"])
+    assert gone.code == "not_found", gone.raw

@@ -19,7 +19,7 @@ from support.cli import environment, start, stockade
 from support.live import wait_until
 from support.terminal import Terminal
 
-LATER = ("audit", "policy", "mcp", "lint", "gateway", "app")
+LATER = ("audit", "mcp", "lint", "gateway", "app")
 
 
 @pytest.mark.parametrize("word", LATER)
@@ -61,6 +61,7 @@ DOCUMENTS = [
     (["cache", "clear", "--json", "--all", "--dry-run"], "stockade.cache-clear.v1"),
     (["profile", "list", "--json"], "stockade.profiles.v1"), (["profile", "show", "--json", "npm"], "stockade.profile-show.v1"),
     (["profile", "check", "--json", "npm"], "stockade.profile-check.v1"),
+    (["policy", "show", "--json"], "stockade.policy-show.v1"), (["policy", "check", "--json"], "stockade.policy-check.v1"),
 ]
 
 

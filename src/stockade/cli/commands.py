@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from stockade.cli.grammar import JSON, Command, Option
 
-LATER = ("audit", "policy", "mcp", "lint", "gateway", "app")
+LATER = ("audit", "mcp", "lint", "gateway", "app")
 
 # What a box may be asked for; the same words for run, shell, explain and why.
 BOX = (
@@ -166,6 +166,20 @@ _PROFILE = Command(
                 at_least=1, at_most=1, complete="profile", options=(JSON,), examples=("stockade profile check npm",))),
     examples=("stockade profile list",))
 
+_POLICY = Command(
+    name="policy", summary="ceilings that no request can lift", commands=(
+        Command(name="show", summary="each ceiling that holds here, and the file that set it", handler="policy:show",
+                options=(JSON,), text="Status 2: a policy file is invalid, and every request is refused.",
+                examples=("stockade policy show", "stockade policy show --json")),
+        Command(name="check", summary="tell whether policy is valid", handler="policy:check", words="[FILE]", at_most=1,
+                complete="file", options=(JSON,),
+                text="Without FILE: all files that hold here, and whose they are. With one: its content, and of a file "
+                     "in /etc/stockade whose it is. Status 1: invalid, with file, line and reason. 2: no such file.",
+                examples=("stockade policy check",
+                          "printf 'min_tier = \"guarded\"\\n' > draft.toml; stockade policy check draft.toml",
+                          "echo 'min_teir = 1' > draft.toml; stockade policy check --json draft.toml || true"))),
+    examples=("stockade policy show", "stockade policy check"))
+
 _TRUST = Command(
     name="trust", summary="let a project's .stockade.toml widen its box", handler="trust:trust", words="[DIR]",
     at_most=1, complete="dir",
@@ -186,6 +200,6 @@ _HELP = Command(
 ROOT = Command(
     name="stockade", summary="run a command at the isolation tier you ask for, or be told why not",
     options=(Option(name="--version", help="print the version"),),
-    commands=(_RUN, _SHELL, _EXPLAIN, _WHY, _LEARN, _DOCTOR, _PROVE, _PS, _STOP, _SHOW, _PLAN, _CACHE, _PROFILE, _TRUST,
-              _COMPLETION, _HELP),
+    commands=(_RUN, _SHELL, _EXPLAIN, _WHY, _LEARN, _DOCTOR, _PROVE, _PS, _STOP, _SHOW, _PLAN, _CACHE, _PROFILE,
+              _POLICY, _TRUST, _COMPLETION, _HELP),
     examples=("stockade run -- sh -c 'echo in a box'", "stockade doctor", "stockade --version"))

@@ -11,10 +11,13 @@ it costs 7 ms of the 45 that ``stockade run`` may take. Read next: ``commands.py
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from stockade.errors import ConfigError, closest, nearest
 from stockade.frozen import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,11 +16,14 @@ import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from stockade.cli.output import clean, closed, paint, say, size, table
 from stockade.errors import ConfigError, Error, LaunchFailed
 from stockade.process.receipt import SCHEMA, Receipt
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _STATES = {"kept": "green", "not_kept": "red", "waived": "yellow"}
 _SHOWN = 5

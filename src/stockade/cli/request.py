@@ -8,13 +8,16 @@ value. Values of variables travel by descriptor, never in an argv of ours.
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from stockade.cli.grammar import Parsed
 from stockade.errors import ConfigError
 from stockade.paths import StateHome
 from stockade.rules import units
 from stockade.rules.request import NET_WORDS, Request, build_request
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 # option -> keyword, where only the name differs
 _NAMES = {"tier": "tier", "cwd": "cwd", "net": "net", "tmp": "tmp", "cache": "cache",

@@ -105,7 +105,7 @@ def probe(host: HostFacts, state: StateHome, backend: str = NAMESPACES) -> Backe
     in_the_way: list[Error] = []
     for tier, net in PROBES:
         try:
-            kept[net] = _kept(host, tier, net, backend) | _higher_than(tier)
+            kept[net] = _kept(host, state, tier, net, backend) | _higher_than(tier)
         except (LaunchFailed, Refused) as err:
             if err.code in BROKEN:
                 raise  # package and launcher do not fit: that says nothing about the host
@@ -146,23 +146,24 @@ def _higher_than(tier: str) -> set[str]:
     return set(PROMISE_IDS) - made
 
 
-def _kept(host: HostFacts, tier: str, net: str, backend: str) -> set[str]:
-    """Start the launcher's own --version in a box and return the promises it kept."""
+def _kept(host: HostFacts, state: StateHome, tier: str, net: str, backend: str) -> set[str]:
+    """Start the launcher's own --version in a box and return the promises it kept.
+
+    Policy and configuration stay out of it: what their owners deny says nothing about the host.
+    """
     from stockade.plan.compile import compile_plan
     from stockade.process import _exec
-    from stockade.rules.governance import Policy
     from stockade.rules.request import build_request
     from stockade.rules.resolve import resolve
-    from stockade.rules.settings import load_settings
+    from stockade.rules.settings import bare_settings
 
     launcher = _exec.launcher_path()
     # What is lost is read from the receipt: a promise that nobody accepts would refuse the whole box.
     request = build_request([launcher, "--version", "--json"], tier=tier, net=net, cwd="/",
                             read=[os.path.dirname(launcher)], caller="document", cache="off",
                             accept=list(PROMISE_IDS))
-    # The question is what the host can do: no file of the user's and no policy has a part in the answer.
-    settings = replace(load_settings(request), policy=Policy(), files=())
-    compiled = compile_plan(resolve(request, settings), host, _asked(Tier[tier], backend), stored=backend == LANDLOCK)
+    compiled = compile_plan(resolve(request, bare_settings(request, state)), host, _asked(Tier[tier], backend),
+                            stored=backend == LANDLOCK)
     launch = _exec.Launch(argv=compiled.argv, plan=compiled.canonical, cwd=compiled.cwd,
                           binds=tuple(sorted(compiled.binds.items())), timeout_ms=TIMEOUT_MS)
     with _exec.Box(launch, stdin=_exec.DEVNULL, stdout=_exec.DEVNULL,

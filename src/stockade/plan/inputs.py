@@ -24,6 +24,7 @@ from stockade.plan.trails import leads_out, trail
 from stockade.plan.want import Cache, Ids, Want, below_any, is_below
 from stockade.plan.witness import Witness
 from stockade.rules import units
+from stockade.rules.denial import denies_place
 from stockade.rules.grants import Grant
 from stockade.rules.load import load_list
 from stockade.rules.match import is_pattern
@@ -136,6 +137,8 @@ def is_harmless(path: str, resolved: Resolved) -> bool:
 def harm(path: str, resolved: Resolved) -> str | None:
     """Return what speaks against writing a path that nobody granted by name, or None."""
     env = resolved.request.environ()
+    if resolved.policy.denies_grant(path):
+        return f"a path that {resolved.policy.origin('deny_grants')} denies"
     if _touches(path, own.places(resolved.homes, env, resolved.state_home.path, resolved.config_home)):
         return "a place of stockade's own"
     if _touches(path, (name for grant in resolved.hide for name in (grant.path, grant.real))):
@@ -239,7 +242,12 @@ def socket_paths(resolved: Resolved, env: Mapping[str, str]) -> tuple[str, ...]:
             # What a tier grants unasked is the agent that the caller uses, not any that is there.
             places += [expand(pattern, resolved.home, env) or "" for pattern in entry.paths]
         path = next((path for place in places for path in _matching(place) if is_socket(path)), None)
-        if path is not None:
+        if path is not None and denies_place(resolved.policy, path, resolved.home, env):
+            # A variable may call any socket the agent's.
+            if item.origin == "argument":
+                raise Refused("policy_denied", f"socket {item.value!r} at {path!r}: "
+                              f"{resolved.policy.origin('deny_grants')} forbids it")
+        elif path is not None:
             found.append(os.path.realpath(path))
         elif item.origin == "argument":
             raise Refused("source_missing", f"socket {item.value!r}: no such socket on this host",

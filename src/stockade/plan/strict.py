@@ -37,6 +37,7 @@ def view(table: Table, want: Want, hidden: tuple[Hidden, ...], tools: list[str])
     table.add(rows.tmpfs("/", size_bytes=32 << 20))
     system = _system(table, want)
     _etc(table, want)
+    _drop(table, [item.path for item in hidden if item.why == "hide"])
     budget = memory_budget(want.ram_bytes)
     for home in want.homes:
         if home != "/" and not below_any(home, system):
@@ -65,6 +66,11 @@ def _system(table: Table, want: Want) -> list[str]:
             table.add(*_system_rows(path, entry, want))
             shown.append(path)
     return shown
+
+
+def _drop(table: Table, gone: list[str]) -> None:
+    """``--hide`` of what the system itself would show, or of a directory around it: no row, no name."""
+    table.rows[:] = [row for row in table.rows if row["target"] == "/" or not below_any(row["target"], gone)]
 
 
 def matches(path: str) -> list[str]:

@@ -28,14 +28,15 @@ if TYPE_CHECKING:
 
     from stockade.decision import Decision
     from stockade.host.facts import HostFacts
+    from stockade.paths import StateHome
     from stockade.plan.compile import Compiled
+    from stockade.rules.looked import Looked
     from stockade.rules.profile import CacheRef
     from stockade.rules.resolve import Resolved
+    from stockade.rules.settings import Settings
 
 MAX_REMEMBERED = 128
 CACHE_LOOK_S = 3600  # a start with caches asks one stat() whether a look at their size is due
-POLICY_PATHS = ("/etc/stockade", "/etc/stockade/policy.toml", "/etc/stockade/policy.d",
-                "/etc/stockade/config.toml", "/etc/stockade/profiles")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ class Prepared:
 
 
 Key = tuple[Request, tuple[str | None, ...]]
-_remembered: OrderedDict[Key, tuple[Prepared, Witness]] = OrderedDict()
+_remembered: OrderedDict[Key, tuple[Prepared, Witness, Looked]] = OrderedDict()
 _lock = allocate_lock()
 
 
@@ -77,9 +78,13 @@ def _prepare(request: Request, *, stored: bool) -> Prepared:
         warm = _recall(key, env)
         if warm is not None:
             return _with_argv(warm, request)
-    prepared = _compiled(request, stored=stored)
-    if not stored and prepared.compiled is not None:
-        _remember(key, prepared)
+    from stockade.rules.settings import load_settings
+
+    settings = load_settings(request)
+    prepared = _compiled(request, settings, stored=stored)
+    # What was written just now may change once more within the same tick of the clock.
+    if not stored and prepared.compiled is not None and not settings.looked.fresh:
+        _remember(key, prepared, settings.looked)
     return prepared
 
 
@@ -99,19 +104,30 @@ def tried(request: Request, caches: tuple[CacheRef, ...]) -> Prepared:
 
     Raises: Refused, ConfigError.
     """
-    return _compiled(request, stored=False, caches=caches)
+    from stockade.rules.settings import load_settings
+
+    return _compiled(request, replace(load_settings(request), tried=caches), make=not caches)
 
 
-def _compiled(request: Request, *, stored: bool, caches: tuple[CacheRef, ...] = ()) -> Prepared:
+def alone(request: Request, state: StateHome) -> Prepared:
+    """Compile a request with neither policy nor configuration: what the host gives, whatever its owner wants.
+
+    Raises: Refused, ConfigError.
+    """
+    from stockade.rules.settings import bare_settings
+
+    return _compiled(request, bare_settings(request, state))
+
+
+def _compiled(request: Request, settings: Settings, *, stored: bool = False, make: bool = True) -> Prepared:
     from stockade.decision import decide
     from stockade.host.active import active
     from stockade.host.probe import host_facts
     from stockade.plan.compile import compile_plan
     from stockade.plan.inputs import write_paths
     from stockade.rules.resolve import resolve
-    from stockade.rules.settings import load_settings
 
-    resolved = resolve(request, replace(load_settings(request), tried=caches))
+    resolved = resolve(request, settings)
     host = host_facts(resolved.state_home)
     decision = decide(active(), host, resolved)
     decision.raise_if_refused()
@@ -126,7 +142,7 @@ def _compiled(request: Request, *, stored: bool, caches: tuple[CacheRef, ...] = 
 
         reach.check_roots(write_paths(resolved, ()))
         keep = tuple(name for name, _ in resolved.set_env) if stored else ()
-        compiled = compile_plan(resolved, host, decision, keep_env=keep, stored=stored, make=not caches)
+        compiled = compile_plan(resolved, host, decision, keep_env=keep, stored=stored, make=make)
     return Prepared(request=request, resolved=resolved, decision=decision, compiled=compiled)
 
 
@@ -161,8 +177,9 @@ def make_state_home(resolved: Resolved) -> None:
 
 
 def _key(request: Request) -> Key:
-    """Two commands of one program share a plan: only argv[0], the switches and where our files are matter."""
-    return replace(request, argv=request.argv[:1]), tuple(map(os.environ.get, OUR_VARIABLES))
+    """Two commands of one program share a plan: what picks a profile, the switches and where our files are matter."""
+    argv = request.argv[:3 if request.argv[1:2] == ("-m",) else 1]
+    return replace(request, argv=argv), tuple(map(os.environ.get, OUR_VARIABLES))
 
 
 def _with_argv(warm: Prepared, request: Request) -> Prepared:
@@ -181,35 +198,20 @@ def _recall(key: Key, env: Any) -> Prepared | None:
             _remembered.move_to_end(key)
     if entry is None:
         return None
-    prepared, witness = entry
-    return prepared if witness.still_true(env) else None
+    prepared, witness, looked = entry
+    return prepared if looked.still_true(env) and witness.still_true(env) else None
 
 
-def _remember(key: Key, prepared: Prepared) -> None:
+def _remember(key: Key, prepared: Prepared, looked: Looked) -> None:
     from stockade.plan import own
 
     assert prepared.compiled is not None
     witness = prepared.compiled.witness
-    witness.saw(*POLICY_PATHS, *_config_paths(prepared.resolved), own.PACKAGE)
-    witness.saw(os.path.join(own.PACKAGE, "_bin", "stockade-launch"))
+    witness.saw(own.PACKAGE, os.path.join(own.PACKAGE, "_bin", "stockade-launch"))
     with _lock:
-        _remembered[key] = (prepared, witness)
+        _remembered[key] = (prepared, witness, looked)
         while len(_remembered) > MAX_REMEMBERED:
             _remembered.popitem(last=False)
-
-
-def _config_paths(resolved: Resolved) -> list[str]:
-    home = resolved.config_home
-    found = [home, *(f"{home}/{name}" for name in ("config.toml", "policy.toml", "policy.d", "profiles"))]
-    for directory in ("/etc/stockade/policy.d", "/etc/stockade/profiles", f"{home}/profiles"):
-        try:
-            found += [os.path.join(directory, name) for name in sorted(os.listdir(directory))]
-        except OSError:
-            continue
-    found.append(os.path.join(resolved.workspace, ".stockade.toml"))
-    found.append(resolved.state_home.trust_file)
-    found += [name for name in resolved.profiles if name.startswith("/")]
-    return found
 
 
 def forget() -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from stockade.errors import ConfigError
 from stockade.frozen import dataclass, replace
 from stockade.rules import names, units
-from stockade.rules.files import Document, read_toml
+from stockade.rules.files import Document, check_above, check_directory, read_toml
+from stockade.rules.looked import Looked
 from stockade.rules.tiers import Tier, parse
 
 TYPE_CHECKING = False
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 SYSTEM_DIR = "/etc/stockade"
+_INVALID = "policy_invalid"
 _NET_ORDER = ("none", "host")
 ALL = "*"
 
@@ -75,40 +77,59 @@ def _related(a: str, b: str) -> bool:
 
 
 # (3): clamp to the floor; the ceilings are read once per request, here.
-def load_policy(config_home: str, *, system_dir: str = SYSTEM_DIR, root_uid: int = 0) -> Policy:
+def load_policy(config_home: str, *, system_dir: str = SYSTEM_DIR, root_uid: int = 0,
+                looked: Looked | None = None) -> Policy:
     """Read every policy file once and return the intersection.
 
     Args: config_home: the user's configuration directory, whose ``policy.toml`` is a habit, not a
-    boundary. Raises: ConfigError ``policy_invalid``.
+    boundary; looked: learns what was read. Raises: ConfigError ``policy_invalid``.
     """
     policy = Policy()
-    for path in _system_files(system_dir):
-        document = read_toml(path, "policy_invalid", owners=(root_uid,), strict_mode=True)
-        policy = policy if document is None else intersect(policy, parse_policy(document))
-    own = read_toml(os.path.join(config_home, "policy.toml"), "policy_invalid")
-    return policy if own is None else intersect(policy, parse_policy(own))
+    for document in policy_documents(config_home, system_dir=system_dir, root_uid=root_uid, looked=looked):
+        policy = intersect(policy, parse_policy(document))
+    return policy
 
 
-def _system_files(system_dir: str) -> list[str]:
-    """Return the policy files of root. A directory that cannot be listed is not an empty one."""
+def policy_documents(config_home: str, *, system_dir: str = SYSTEM_DIR, root_uid: int = 0,
+                     looked: Looked | None = None) -> Iterator[Document]:
+    """Yield the policy files that exist, the machine's first. Raises: ConfigError ``policy_invalid``."""
+    for path in _system_files(system_dir, root_uid, looked):
+        document = read_toml(path, _INVALID, owners=(root_uid,), strict_mode=True, looked=looked)
+        if document is not None:
+            # A file of root behind a link that others can turn elsewhere is whichever file of root they like.
+            check_above(path, _INVALID, (0, root_uid))
+            yield document
+    if check_directory(config_home, _INVALID, looked=looked):
+        own = read_toml(os.path.join(config_home, "policy.toml"), _INVALID, looked=looked)
+        if own is not None:
+            yield own
+
+
+def _system_files(system_dir: str, root_uid: int, looked: Looked | None) -> Iterator[str]:
+    """Yield the names of the policy files of root. A directory that cannot be listed is not an empty one."""
+    if not check_directory(system_dir, _INVALID, owners=(root_uid,), strict_mode=True, looked=looked):
+        return
+    check_above(system_dir, _INVALID, (0, root_uid))
+    yield os.path.join(system_dir, "policy.toml")
     drop_in = os.path.join(system_dir, "policy.d")
+    if not check_directory(drop_in, _INVALID, owners=(root_uid,), strict_mode=True, looked=looked):
+        return
+    check_above(drop_in, _INVALID, (0, root_uid))
     try:
         found = sorted(name for name in os.listdir(drop_in) if name.endswith(".toml"))
-    except (FileNotFoundError, NotADirectoryError):
-        found = []
     except OSError as error:
         code = errno.errorcode.get(error.errno or 0, "EIO")
-        raise ConfigError("policy_invalid", f"directory {drop_in!r}: cannot be read ({code})") from None
-    return [os.path.join(system_dir, "policy.toml"), *(os.path.join(drop_in, name) for name in found)]
+        raise ConfigError(_INVALID, f"directory {drop_in!r}: cannot be read ({code})", path=drop_in) from None
+    yield from (os.path.join(drop_in, name) for name in found)
 
 
 def parse_policy(document: Document) -> Policy:
     """Check one policy file. Raises: ConfigError ``policy_invalid`` with file, line and reason."""
     table = document.data
-    document.check_keys(table, _KEYS)
+    document.check_keys(table, _CHECKS)
     found: dict[str, Any] = {}
     for key, value in table.items():
-        name, check = _KEYS[key]
+        name, check = _CHECKS[key]
         found[name] = check(document, key, value)
     return Policy(**found, origins=tuple((key, document.path) for key in table))
 
@@ -136,7 +157,7 @@ def intersect(first: Policy, second: Policy) -> Policy:
 def _one_state_home(first: Policy, second: Policy) -> str | None:
     if first.state_home and second.state_home and first.state_home != second.state_home:
         # Two places cannot both hold the one log; choosing would break one of the policies.
-        raise ConfigError("policy_invalid", f"state_home: got {first.state_home!r} and {second.state_home!r} "
+        raise ConfigError(_INVALID, f"state_home: got {first.state_home!r} and {second.state_home!r} "
                           f"from {first.origin('state_home')} and {second.origin('state_home')}, expected one")
     return first.state_home or second.state_home
 
@@ -195,7 +216,7 @@ def _retention(document: Document, key: str, value: Any) -> Any:
     return document.checked(key, lambda item: units.seconds(key, item), value)
 
 
-_KEYS: Mapping[str, tuple[str, Check]] = {
+_CHECKS: Mapping[str, tuple[str, Check]] = {
     "min_tier": ("min_tier", _tier),
     "max_net": ("max_net", _net),
     "deny_grants": ("deny_grants", _words(_grant)),
@@ -206,3 +227,5 @@ _KEYS: Mapping[str, tuple[str, Check]] = {
     "state_home": ("state_home", _path),
     "retention": ("retention_s", _retention),
 }
+# Each key of a policy file, and the field of ``Policy`` that holds it.
+KEYS: Mapping[str, str] = {key: field for key, (field, _) in _CHECKS.items()}

@@ -15,6 +15,7 @@ from stockade.errors import ConfigError
 from stockade.frozen import dataclass
 from stockade.paths import is_below
 from stockade.rules.layer import PathRef
+from stockade.rules.looked import Looked
 from stockade.rules.request import absolute, joined
 
 
@@ -37,7 +38,10 @@ class Grant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """The directories that grants are measured against; all canonical."""
+    """The directories that grants are measured against; all canonical.
+
+    ``looked`` learns which variables name places.
+    """
 
     environ: Mapping[str, str]
     home: str
@@ -45,6 +49,13 @@ class Places:
     workspace: str
     state_home: str
     config_home: str
+    looked: Looked | None = None
+
+    def variable(self, name: str) -> str:
+        """Return the value of a variable that names a place, empty when it is not set."""
+        if self.looked is not None:
+            self.looked.variable(self.environ, name)
+        return self.environ.get(name, "")
 
     def too_wide(self, path: str) -> str | None:
         """Return why ``path`` may never be written as a whole, or None."""
@@ -70,7 +81,7 @@ def expand(ref: PathRef, places: Places, origin: str) -> Grant | None:
     text, optional = ref.text, ref.optional
     if text.startswith("$"):
         name, _, rest = text[1:].partition("/")
-        value = places.environ.get(name, "")
+        value = places.variable(name)
         if not value.startswith("/"):
             return None
         text = os.path.join(value, rest) if rest else value

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 
 from stockade.errors import ConfigError, nearest
 from stockade.frozen import dataclass
-from stockade.rules.files import Document, read_toml
+from stockade.rules.files import Document, check_directory, read_toml
 from stockade.rules.governance import SYSTEM_DIR
 from stockade.rules.layer import LAYER_KEYS, Layer, PathRef, parse_layer, path_ref
 from stockade.rules.load import profile_data, profile_names
+from stockade.rules.looked import Looked
 from stockade.rules.names import check_caller
 from stockade.rules.units import choice
 
@@ -108,38 +109,57 @@ class Profile:
 
 
 BUILT_IN, SYSTEM, USER, BY_PATH = range(4)
+MAX_EXTENDS = 32
+_INVALID = "profile_invalid"
 
 
 class ProfileStore:
-    """Where profiles are found: built in, then system, then user; a later place wins."""
+    """Where profiles are found: built in, then system, then user; a later place wins.
 
-    def __init__(self, config_home: str, *, system_dir: str = SYSTEM_DIR) -> None:
-        self._dirs = ((SYSTEM, os.path.join(system_dir, "profiles")), (USER, os.path.join(config_home, "profiles")))
+    Without a configuration home: the built-in ones alone. ``looked`` learns what was read.
+    """
+
+    def __init__(self, config_home: str | None = None, *, system_dir: str = SYSTEM_DIR, root_uid: int = 0,
+                 looked: Looked | None = None) -> None:
+        self._looked, self._root_uid = looked, root_uid
+        self._found: dict[tuple[str, int], Profile] = {}
+        self._dirs = () if config_home is None else (
+            (SYSTEM, os.path.join(system_dir, "profiles")), (USER, os.path.join(config_home, "profiles")))
 
     def names(self) -> tuple[str, ...]:
         """Return every profile name, sorted."""
         found = set(profile_names())
         for _, directory in self._dirs:
-            if os.path.isdir(directory):
+            try:
                 found.update(name[:-5] for name in os.listdir(directory) if name.endswith(".toml"))
+            except OSError:
+                continue  # what is there and cannot be read is an error of the profile that is asked for
         return tuple(sorted(found))
 
     def get(self, name: str, *, below: int = BY_PATH) -> Profile:
-        """Return one profile, unmerged. ``below``: only places of a lower level count.
+        """Return one profile, unmerged; a store reads each once. ``below``: only places of a lower level count.
 
         Raises: ConfigError ``unknown_profile``, ``profile_invalid``.
         """
+        found = self._found.get((name, below))
+        if found is None:
+            found = self._found[name, below] = self._read(name, below)
+        return found
+
+    def _read(self, name: str, below: int) -> Profile:
+        if "\0" in name or ("/" not in name and name.startswith(".")):
+            raise ConfigError("unknown_profile", f"profile {name!r}: not a name")
         if "/" in name:
-            document = read_toml(name, "profile_invalid")
+            document = read_toml(name, _INVALID, looked=self._looked)
             if document is None:
                 raise ConfigError("unknown_profile", f"profile {name!r}: no such file (ENOENT)")
             return parse_profile(document, os.path.basename(name).removesuffix(".toml"), BY_PATH)
-        if name.startswith(".") or "\0" in name:
-            raise ConfigError("unknown_profile", f"profile {name!r}: not a name")
         for level, directory in reversed(self._dirs):
-            if level < below:
-                owners = (0,) if level == SYSTEM else None
-                document = read_toml(os.path.join(directory, f"{name}.toml"), "profile_invalid", owners=owners)
+            # A directory that is none must not leave the built-in profile in the place of the user's own.
+            if level < below and check_directory(directory, _INVALID, looked=self._looked):
+                owners = (self._root_uid,) if level == SYSTEM else None
+                document = read_toml(os.path.join(directory, f"{name}.toml"), _INVALID, owners=owners,
+                                     looked=self._looked)
                 if document is not None:
                     return parse_profile(document, name, level)
         if below > BUILT_IN and name in profile_names():
@@ -156,8 +176,10 @@ class ProfileStore:
 
     def _visit(self, name: str, below: int, path: tuple[str, ...], ordered: dict[str, Profile]) -> None:
         profile = self.get(name, below=below)
+        if len(path) >= MAX_EXTENDS:
+            raise ConfigError(_INVALID, f"profile {name!r}: got more than {MAX_EXTENDS} that extend each other")
         if profile.source in path:
-            raise ConfigError("profile_invalid", f"profile {name!r}: extends itself through "
+            raise ConfigError(_INVALID, f"profile {name!r}: extends itself through "
                               + " > ".join((*path, profile.source)), hint="remove one extends")
         if profile.source in ordered:
             return

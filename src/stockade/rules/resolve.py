@@ -12,21 +12,21 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 
 from stockade.errors import Refused
-from stockade.frozen import dataclass
 from stockade.paths import is_below
+from stockade.rules.denial import denies_path, denies_word
 from stockade.rules.governance import Policy
 from stockade.rules.grants import Grant, Places, expand, named_grant, unique, without_hidden
 from stockade.rules.layer import Layer, PathRef, Sourced
 from stockade.rules.load import load_list
-from stockade.rules.names import AUTO_CALLER, TIER_NAMES
+from stockade.rules.names import TIER_NAMES
 from stockade.rules.picking import picked
-from stockade.rules.profile import Profile
+from stockade.rules.precedence import Base, Ranked, Slot, base_of
 from stockade.rules.promises import by_id
 from stockade.rules.request import Request
 from stockade.rules.resolved import CacheSpec, ConfigSpec, Resolved, StateSpec
 from stockade.rules.roots import Roots, find_roots
 from stockade.rules.settings import Settings, load_settings
-from stockade.rules.tiers import CALLERS, TIER_NET, Caller, Tier, parse
+from stockade.rules.tiers import TIER_NET, Tier, parse
 from stockade.rules.voiding import waived_by
 
 TYPE_CHECKING = False
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["CacheSpec", "ConfigSpec", "Resolved", "StateSpec", "resolve"]
 
 _BUILT_IN = {"cache": "keep", "tmp": "memory", "on_persistence": "report"}
-# What they run is chosen by somebody else: what it leaves for later is moved away, not only reported.
-_QUARANTINED = frozenset({Caller.REPOSITORY, Caller.GENERATED, Caller.DOCUMENT})
+_PICKED = "argv[0]"
 
 
 def resolve(request: Request, settings: Settings | None = None) -> Resolved:
@@ -46,15 +45,6 @@ def resolve(request: Request, settings: Settings | None = None) -> Resolved:
     Raises: ConfigError (files, unknown profile), Refused (``policy_denied``, ``write_root_refused``).
     """
     return _Resolver(request, settings or load_settings(request)).run()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Slot:
-    """One layer in its place; ``narrow_only``: an untrusted project file."""
-
-    layer: Layer
-    narrow_only: bool = False
-    argument: bool = False
 
 
 class _Resolver:
@@ -70,10 +60,15 @@ class _Resolver:
         self.unnarrowed: tuple[tuple[Grant, ...], tuple[Grant, ...]] | None = None
 
     def run(self) -> Resolved:
-        self.chain, named = self._profiles()
-        self.slots = self._slots(named)
-        caller = self._caller()
-        tier, net = self._tier_and_net(caller)
+        ranked, named = self._profiles()
+        self.every = tuple(item.profile for item in ranked)
+        self.chain = tuple(item.profile for item in ranked if not item.denied)
+        # (2): classify the caller.
+        base = base_of(self.request.caller, ranked, self.settings, picked=named == _PICKED)
+        caller = str(base.caller.value)
+        self.values["caller"] = base.caller
+        self.slots = self._slots(ranked, named, base)
+        tier, net = self._tier_and_net(base)
         hide = unique(self._paths("hide"))
         read, devices = self._visible("read", hide), self._visible("devices", hide)
         roots = self._roots(caller, self._visible("write", hide), read, hide)
@@ -81,7 +76,7 @@ class _Resolver:
         allow = self._words("allow", self.request.allow)
         self._say_where_the_record_goes()
         literal, given = self._set_env()
-        simple: dict[str, Any] = self._simple(caller)
+        simple: dict[str, Any] = self._simple(base)
         settings = self.settings
         return Resolved(
             request=self.request, tier=tier, asked=self.request.tier, caller=caller, net=net,
@@ -107,54 +102,62 @@ class _Resolver:
 
     # -- layers ---------------------------------------------------------------------------------
 
-    def _profiles(self) -> tuple[tuple[Profile, ...], str]:
-        """Return the merged chain, and who named it: ``argument``, a file's origin, or ``argv[0]``."""
+    def _profiles(self) -> tuple[tuple[Ranked, ...], str]:
+        """Return the merged chain, and who named it: ``argument``, a file's origin, or ``argv[0]``.
+
+        What only forbidden names lead to is in the chain as well: it may still narrow.
+        """
         names, origin = self.request.profiles, "argument"
         for file in self.settings.files:
             if names or not file.profiles:
                 continue
             if file.narrow_only:
-                self._untrusted(file.layer, "profile")
+                self._untrusted(Slot(layer=file.layer, narrow_only=True), "profile")
             else:
                 names, origin = file.profiles, file.layer.origin
         if not names:
             word = picked(self.request, self.settings, self.places.workspace)
-            names, origin = ((word,), "argv[0]") if word else ((), "none")
-        for name in names:
-            if self.policy.denies_profile(name):
-                if origin == "argument":
-                    raise Refused("policy_denied", f"profile {name!r}: {self.policy.origin('allow_profiles')} "
-                                  "does not allow it")
-                self.notes.append(f"profile {name} is not used: {self.policy.origin('allow_profiles')}")
-        chain = self.settings.profiles.chain([name for name in names if not self.policy.denies_profile(name)])
-        self.values["profile"] = Sourced(value=[profile.name for profile in chain], origin=origin)
-        return chain, origin
+            names, origin = ((word,), _PICKED) if word else ((), "none")
+        denied = [name for name in names if self.policy.denies_profile(name)]
+        if denied and origin == "argument":
+            raise Refused("policy_denied", f"profile {denied[0]!r}: {self.policy.origin('allow_profiles')} "
+                          "does not allow it")
+        self.notes.extend(f"profile {name} counts only where it narrows: {self.policy.origin('allow_profiles')}"
+                          for name in denied)
+        store = self.settings.profiles
+        used = {profile.source for profile in store.chain([name for name in names if name not in denied])}
+        ranked = tuple(Ranked(profile=profile, denied=profile.source not in used) for profile in store.chain(names))
+        self.values["profile"] = Sourced(value=[item.profile.name for item in ranked if not item.denied], origin=origin)
+        return ranked, origin
 
-    def _slots(self, named: str) -> tuple[_Slot, ...]:
-        files = [_Slot(layer=file.layer, narrow_only=file.narrow_only) for file in self.settings.files]
+    def _slots(self, ranked: tuple[Ranked, ...], named: str, base: Base) -> tuple[Slot, ...]:
+        files = [Slot(layer=file.layer, narrow_only=file.narrow_only) for file in self.settings.files]
+        keys = frozenset(("tier", "net") if base.net_is_said else ("tier",)) if named == _PICKED else frozenset[str]()
         # A later profile wins, so it stands first; one that nobody named stands below every file.
-        profiles = [_Slot(layer=profile.layer) for profile in reversed(self.chain)]
-        at = len(files) if named == "argv[0]" else 0
+        profiles = [Slot(layer=item.profile.layer, narrow_only=item.denied, denied=item.denied, narrow_keys=keys)
+                    for item in reversed(ranked)]
+        at = len(files) if named == _PICKED else 0
         for index, slot in enumerate(files):
             if slot.layer.origin == named:
                 at = index + 1
-        return (_Slot(layer=_argument_layer(self.request), argument=True), *files[:at], *profiles, *files[at:])
+        return (Slot(layer=_argument_layer(self.request)), *files[:at], *profiles, *files[at:])
 
-    def _untrusted(self, layer: Layer, key: str) -> None:
-        self.notes.append(f"{layer.origin}: {key} is not applied before stockade trust")
+    def _untrusted(self, slot: Slot, key: str) -> None:
+        if slot.narrow_only and not slot.denied:  # of a denied profile it was said as a whole
+            self.notes.append(f"{slot.layer.origin}: {key} is not applied before stockade trust")
 
-    def _pick(self, candidates: Iterator[tuple[_Slot, Any]], key: str,
+    def _pick(self, candidates: Iterator[tuple[Slot, Any]], key: str,
               narrower: Callable[[Any, Any], bool]) -> Sourced | None:
-        """Return the first value; one of an untrusted file only where it narrows what follows."""
+        """Return the first value; one that may only narrow counts where it narrows what follows."""
         for slot, value in candidates:
             found = Sourced(value=value, origin=slot.layer.origin)
-            if not slot.narrow_only:
+            if not slot.narrows(key):
                 return found
             rest = self._pick(candidates, key, narrower)
             if narrower(value, rest.value if rest else None):
                 return found
             if rest is None or rest.value != value:
-                self._untrusted(slot.layer, key)
+                self._untrusted(slot, key)
             return rest
         return None
 
@@ -164,35 +167,18 @@ class _Resolver:
 
     # -- class, tier, network -------------------------------------------------------------------
 
-    # (2): classify the caller.
-    def _caller(self) -> str:
-        asked = self.request.caller
-        carried = next((p for p in reversed(self.chain) if p.caller), None)
-        if asked == AUTO_CALLER:
-            found = (carried.caller, f"profile {carried.name}") if carried else (Caller.OPERATOR.value, "default")
-        elif carried and asked == Caller.GENERATED and _not_looser(str(carried.caller), asked):
-            found = (carried.caller, f"profile {carried.name}")
-        else:
-            found = (asked, "argument")
-        self.values["caller"] = Sourced(value=str(found[0]), origin=found[1])
-        return str(found[0])
-
-    def _tier_and_net(self, caller: str) -> tuple[Tier, str]:
-        row, origins = self.settings.row(caller)
-        named = self._scalar("tier", lambda value, rest: parse(value) >= (parse(rest) if rest else row.tier))
-        tier = parse(named.value) if named else row.tier
-        origin = named.origin if named else origins["tier"]
+    def _tier_and_net(self, base: Base) -> tuple[Tier, str]:
+        named = self._scalar("tier", lambda value, rest: parse(value) >= (parse(rest) if rest else base.tier.value))
+        tier = parse(named.value) if named else base.tier.value
+        origin = named.origin if named else base.tier.origin
+        # Before the floor: a second policy that has one must not turn the refusal of the first into a box.
+        if tier == Tier.off and self.policy.deny_unconfined:
+            raise Refused("policy_denied", f"tier 'off': {self.policy.origin('deny_unconfined')} forbids it")
         if tier < self.policy.min_tier:
             self.notes.append(f"tier {tier} was raised to {self.policy.min_tier}: {self.policy.origin('min_tier')}")
             tier, origin = self.policy.min_tier, self.policy.origin("min_tier")
-        if tier == Tier.off and self.policy.deny_unconfined:
-            raise Refused("policy_denied", f"tier 'off': {self.policy.origin('deny_unconfined')} forbids it")
         self.values["tier"] = Sourced(value=str(tier), origin=origin)
-        net = self._scalar("net", lambda value, rest: value == "none")
-        if net is None and named is not None:
-            # The tier was named, by whomever: its own network goes with it.
-            net = Sourced(value=TIER_NET[parse(named.value)], origin=f"tier {named.value}")
-        net = net or Sourced(value=row.net, origin=origins["net"])
+        net = self._scalar("net", lambda value, rest: value == "none") or self._net_of_tier(base)
         if self.policy.max_net == "none" and net.value != "none":
             self.notes.append(f"net host became none: {self.policy.origin('max_net')}")
             net = Sourced(value="none", origin=self.policy.origin("max_net"))
@@ -205,6 +191,15 @@ class _Resolver:
         self.values["net"] = net
         return tier, str(net.value)
 
+    def _net_of_tier(self, base: Base) -> Sourced:
+        """Return the network when nobody named one: that of the tier that was named, else the row's."""
+        net = base.net
+        for slot in reversed(self.slots):
+            tier = slot.layer.scalars.get("tier")
+            if tier is not None and (TIER_NET[parse(tier)] == "none" or not slot.narrows("tier")):
+                net = Sourced(value=TIER_NET[parse(tier)], origin=f"tier {tier}")
+        return net
+
     # -- lists ----------------------------------------------------------------------------------
 
     def _paths(self, key: str) -> Iterator[Grant]:
@@ -214,7 +209,7 @@ class _Resolver:
         for slot in self.slots:
             refs: tuple[PathRef, ...] = slot.layer.paths.get(key, ())
             if refs and slot.narrow_only and key != "hide":
-                self._untrusted(slot.layer, key)
+                self._untrusted(slot, key)
                 continue
             for ref in refs:
                 grant = expand(ref, self.places, slot.layer.origin)
@@ -222,12 +217,12 @@ class _Resolver:
                     yield grant
 
     def _allowed_grant(self, grant: Grant, key: str) -> Grant:
-        if key != "hide" and (self.policy.denies_grant(grant.real) or self.policy.denies_grant(grant.path)):
+        if key != "hide" and denies_path(self.policy, grant, self.places):
             raise Refused("policy_denied", f"{key} {grant.path!r}: {self.policy.origin('deny_grants')} forbids it")
         return grant
 
     def _keep_from_file(self, grant: Grant) -> bool:
-        if not (self.policy.denies_grant(grant.real) or self.policy.denies_grant(grant.path)):
+        if not denies_path(self.policy, grant, self.places):
             return True
         self.notes.append(f"{grant.origin}: {grant.path!r} is not granted: {self.policy.origin('deny_grants')}")
         return False
@@ -265,15 +260,15 @@ class _Resolver:
     def _words(self, key: str, named: Iterable[str]) -> tuple[Sourced, ...]:
         found = {word: Sourced(value=word, origin="argument") for word in named}
         for word in found:
-            if self.policy.denies_grant(word) and key != "accept":
+            if key != "accept" and denies_word(self.policy, word, self.places):
                 raise Refused("policy_denied", f"{key} {word!r}: {self.policy.origin('deny_grants')} forbids it")
         for slot in self.slots:
             words = slot.layer.words.get(key, ())
             if words and slot.narrow_only:
-                self._untrusted(slot.layer, key)
+                self._untrusted(slot, key)
                 continue
             for word in words:
-                if key != "accept" and self.policy.denies_grant(word):
+                if key != "accept" and denies_word(self.policy, word, self.places):
                     self.notes.append(f"{slot.layer.origin}: {word} is not granted: "
                                       f"{self.policy.origin('deny_grants')}")
                     continue
@@ -328,7 +323,7 @@ class _Resolver:
         given: dict[str, str] = {}
         for slot in self.slots:
             if slot.layer.set_env and slot.narrow_only:
-                self._untrusted(slot.layer, "set_env")
+                self._untrusted(slot, "set_env")
                 continue
             for name, value in slot.layer.set_env:
                 if name not in literal and name not in given:
@@ -350,11 +345,11 @@ class _Resolver:
                 found[name], self.values[f"limits.{name}"] = most, Sourced(value=most, origin="narrow")
         return found
 
-    def _simple(self, caller: str) -> dict[str, str]:
+    def _simple(self, base: Base) -> dict[str, str]:
         order = ("off", "ephemeral", "keep")
         defaults = {key: Sourced(value=value, origin="built in") for key, value in _BUILT_IN.items()}
-        if caller in _QUARANTINED:
-            defaults["on_persistence"] = Sourced(value="quarantine", origin=f"class {caller}")
+        if base.quarantined:
+            defaults["on_persistence"] = Sourced(value="quarantine", origin=f"class {base.quarantined}")
         narrower = {"cache": lambda value, rest: order.index(value) <= order.index(rest or "keep"),
                     # `fail` leaves things where they are, so it is no narrower than quarantine.
                     "on_persistence": lambda value, rest: (rest or defaults["on_persistence"].value) == "report"}
@@ -379,16 +374,17 @@ class _Resolver:
             origin = profile.layer.origin
             for made in profile.config:
                 sources = (expand(ref, self.places, origin) for ref in made.sources)
-                config[made.to] = ConfigSpec(filter=made.filter, to=made.to, env=made.env,
-                                             sources=tuple(grant.path for grant in sources if grant is not None))
-            places = [expand(ref, self.places, origin) for ref in profile.private]
-            private.update({place.path: place for place in places if place is not None})
+                config[made.to] = ConfigSpec(filter=made.filter, to=made.to, env=made.env, sources=tuple(
+                    grant.path for grant in sources if grant is not None and self._keep_from_file(grant)))
             for item in profile.state:
                 where = expand(item.path, self.places, origin)
                 directory = expand(item.dir, self.places, origin) if item.dir else None
                 if where is not None and (item.mode == "env" or self._keep_from_file(where)):
                     state[where.path] = StateSpec(path=where.path, mode=item.mode, env=item.env,
                                                   dir=directory.path if directory else None)
+        for profile in self.every:
+            places = [expand(ref, self.places, profile.layer.origin) for ref in profile.private]
+            private.update({place.path: place for place in places if place is not None})
         # `run --profile claude -- sh` starts a shell: the tool's own switches are not for it.
         name = os.path.basename(self.request.argv[0])
         inner = tuple(p.inner_sandbox for p in self.chain if p.inner_sandbox is not None and p.is_for(name))
@@ -396,7 +392,7 @@ class _Resolver:
                 "state": tuple(state.values()), "private": tuple(private.values()), "inner_sandbox": inner}
 
     def _cache_path(self, env: str | None, ref: PathRef, origin: str) -> Grant | None:
-        if env and self.places.environ.get(env, "").startswith("/"):
+        if env and self.places.variable(env).startswith("/"):
             return expand(PathRef(text=f"${env}"), self.places, origin)
         return expand(ref, self.places, origin)
 
@@ -407,12 +403,6 @@ def _argument_layer(request: Request) -> Layer:
                "cache": request.cache, "tmp": request.tmp, "on_persistence": request.on_persistence}
     return Layer(origin="argument", scalars={key: value for key, value in scalars.items() if value is not None},
                  set_env=request.set_env, limits=request.limits)
-
-
-def _not_looser(carried: str, asked: str) -> bool:
-    """Tell whether a profile's class keeps at least the tier and network of the class asked for."""
-    new, old = CALLERS[Caller(carried)], CALLERS[Caller(asked)]
-    return new.tier >= old.tier and (new.net == "none" or old.net == "host")
 
 
 def _below_floor(word: str, floor: Tier) -> bool:

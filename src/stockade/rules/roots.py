@@ -18,7 +18,7 @@ from stockade.rules.request import Request
 from stockade.rules.tiers import Caller
 
 # Classes whose work is a project on disk; the others get nothing until somebody names it.
-_PROJECT = frozenset({Caller.OPERATOR, Caller.AGENT, Caller.REPOSITORY, Caller.FIRST_PARTY})
+PROJECT = frozenset({Caller.OPERATOR, Caller.AGENT, Caller.REPOSITORY, Caller.FIRST_PARTY})
 
 # Never a write root, named or not: kernel interfaces.
 _KERNEL = ("/proc", "/sys", "/dev")
@@ -77,10 +77,10 @@ def find_roots(request: Request, caller: str, places: Places, named: tuple[Grant
     refuse_wide(named, places)
     granted = [grant.real for grant in (*named, *readable)]
     if any(is_below(request.cwd, path) for path in granted):
-        extra = _default_root(caller, request.cwd, places)[0] if caller in _PROJECT else None
+        extra = _default_root(caller, request.cwd, places)[0] if caller in PROJECT else None
         roots = (*named, extra) if extra else named
         return Roots(write_roots=roots, cwd=request.cwd, cwd_origin="a grant covers it")
-    if caller not in _PROJECT:
+    if caller not in PROJECT:
         return _no_project(request, caller, places, named)
     root, why = _default_root(caller, request.cwd, places)
     if root is None:

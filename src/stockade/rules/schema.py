@@ -140,7 +140,7 @@ def _read(path: str) -> dict[str, Any]:
     try:
         with open(path, "rb") as stream:
             return tomllib.load(stream)
-    except (OSError, tomllib.TOMLDecodeError) as err:
+    except (OSError, ValueError, RecursionError) as err:
         raise _bad(path, "", str(err)) from err
 
 

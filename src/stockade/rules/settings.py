@@ -20,6 +20,7 @@ from stockade.rules.files import Document, read_toml
 from stockade.rules.governance import SYSTEM_DIR, Policy, load_policy
 from stockade.rules.grants import Places
 from stockade.rules.layer import LAYER_KEYS, Layer, parse_layer
+from stockade.rules.looked import Looked
 from stockade.rules.names import CALLER_NAMES, check_tier
 from stockade.rules.profile import CacheRef, ProfileStore
 from stockade.rules.request import Request, check_net
@@ -51,7 +52,8 @@ class ConfigFile:
 class Settings:
     """Everything outside the request that one request depends on, read once.
 
-    ``tried``: caches that no profile has yet, to see what the box would be with them.
+    ``tried``: caches that no profile has yet, to see what the box would be with them; ``looked``: which
+    files that was, those included that were not there.
     """
 
     places: Places
@@ -60,12 +62,17 @@ class Settings:
     profiles: ProfileStore
     files: tuple[ConfigFile, ...] = ()
     tried: tuple[CacheRef, ...] = ()
+    looked: Looked = field(default_factory=Looked)
 
     @property
     def cache_limit_bytes(self) -> int:
         """Return what all caches may take together: the user's word, the system's, the built-in."""
         given = (file.cache_limit_bytes for file in self.files)
         return next((limit for limit in given if limit is not None), CACHE_LIMIT_BYTES)
+
+    def says(self, caller: str, key: str) -> bool:
+        """Tell whether a file changed ``tier`` or ``net`` of a class row."""
+        return any(key in file.rows.get(caller, {}) for file in self.files)
 
     def row(self, caller: str) -> tuple[ClassRow, dict[str, str]]:
         """Return the class row as configuration left it, and the origin of tier and net."""
@@ -79,27 +86,42 @@ class Settings:
         return row, origins
 
 
-def load_settings(request: Request, *, system_dir: str = SYSTEM_DIR) -> Settings:
+def load_settings(request: Request, *, system_dir: str = SYSTEM_DIR, root_uid: int = 0) -> Settings:
     """Read policy, configuration and trust for one request.
 
     Where they lie is this process's to say, never the request's ``env``.
+    Args: system_dir, root_uid: where the machine's files are and who owns them (tests have their own).
     Raises: ConfigError ``policy_invalid``, ``config_invalid``, ``state_home_invalid``.
     """
-    environ = request.environ()
     own_config = config_home(os.environ)
-    policy = load_policy(str(own_config), system_dir=system_dir)
+    looked = Looked()
+    policy = load_policy(str(own_config), system_dir=system_dir, root_uid=root_uid, looked=looked)
     state = _state_home(policy)
-    places = Places(
+    places = _places(request, state, looked)
+    found = (
+        load_project(request.cwd, state, looked),
+        _config_file(os.path.join(own_config, "config.toml"), looked),
+        _config_file(os.path.join(system_dir, "config.toml"), looked, owners=(root_uid,)),
+    )
+    store = ProfileStore(str(own_config), system_dir=system_dir, root_uid=root_uid, looked=looked)
+    return Settings(places=places, policy=policy, state_home=state, profiles=store, looked=looked,
+                    files=tuple(file for file in found if file is not None))
+
+
+def bare_settings(request: Request, state: StateHome) -> Settings:
+    """Return what a request stands under with neither policy nor configuration nor profiles of anybody.
+
+    For questions about the host alone: what its owners want must not change the answer.
+    """
+    return Settings(places=_places(request, state), policy=Policy(), state_home=state, profiles=ProfileStore())
+
+
+def _places(request: Request, state: StateHome, looked: Looked | None = None) -> Places:
+    environ = request.environ()
+    return Places(
         environ=environ, home=str(canonical(home_dir(env=environ))),
         homes=tuple(str(home) for home in homes(environ)), workspace=workspace_of(request.cwd),
-        state_home=str(canonical(state.path)), config_home=str(canonical(own_config)))
-    found = (
-        load_project(request.cwd, state),
-        _config_file(os.path.join(own_config, "config.toml"), owners=None),
-        _config_file(os.path.join(system_dir, "config.toml"), owners=(0,)),
-    )
-    return Settings(places=places, policy=policy, state_home=state, profiles=ProfileStore(
-        str(own_config), system_dir=system_dir), files=tuple(file for file in found if file is not None))
+        state_home=str(canonical(state.path)), config_home=str(canonical(config_home(os.environ))), looked=looked)
 
 
 def _state_home(policy: Policy) -> StateHome:
@@ -113,19 +135,19 @@ def _state_home(policy: Policy) -> StateHome:
     return state
 
 
-def project_document(cwd: str) -> Document | None:
+def project_document(cwd: str, looked: Looked | None = None) -> Document | None:
     """Return the project's ``.stockade.toml`` at the git top level above ``cwd``, or None."""
-    top = git_top(cwd)
+    top = git_top(cwd) if looked is None else looked.top_above(cwd)
     if top is None:
         return None
     # A root caller in somebody's checkout reads that person's file; trust is by digest anyway.
     owners = {0, os.geteuid(), os.stat(top).st_uid}
-    return read_toml(os.path.join(top, PROJECT_FILE), "config_invalid", owners=owners)
+    return read_toml(os.path.join(top, PROJECT_FILE), "config_invalid", owners=owners, looked=looked)
 
 
-def load_project(cwd: str, state: StateHome) -> ConfigFile | None:
+def load_project(cwd: str, state: StateHome, looked: Looked | None = None) -> ConfigFile | None:
     """Read the project file; it may only narrow until a person trusted its content."""
-    document = project_document(cwd)
+    document = project_document(cwd, looked)
     if document is None:
         return None
     document.check_keys(document.data, _PROJECT_KEYS)
@@ -135,7 +157,7 @@ def load_project(cwd: str, state: StateHome) -> ConfigFile | None:
             # The digest that was trusted covers this file, not another one that it points to.
             raise document.error(f"key 'profile': got the path {name!r}, expected a profile name", "profile")
     return ConfigFile(layer=parse_layer(document, f"project {document.path}"), profiles=profiles,
-                      narrow_only=not is_trusted(state, document))
+                      narrow_only=not is_trusted(state, document, looked))
 
 
 def _profiles(document: Document) -> tuple[str, ...]:
@@ -143,8 +165,8 @@ def _profiles(document: Document) -> tuple[str, ...]:
     return document.strings("profile", {"profile": [value] if isinstance(value, str) else value})
 
 
-def _config_file(path: str, *, owners: tuple[int, ...] | None) -> ConfigFile | None:
-    document = read_toml(path, "config_invalid", owners=owners)
+def _config_file(path: str, looked: Looked, *, owners: tuple[int, ...] | None = None) -> ConfigFile | None:
+    document = read_toml(path, "config_invalid", owners=owners, looked=looked)
     if document is None:
         return None
     document.check_keys(document.data, _CONFIG_KEYS)

@@ -14,6 +14,7 @@ from stockade.errors import ConfigError
 from stockade.ids import digest
 from stockade.paths import StateHome, atomic_write
 from stockade.rules.files import Document, read_checked
+from stockade.rules.looked import Looked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 _SCHEMA = "stockade.trust.v1"
 
 
-def is_trusted(state: StateHome, document: Document) -> bool:
+def is_trusted(state: StateHome, document: Document, looked: Looked | None = None) -> bool:
     """Tell whether a person trusted exactly this content under exactly this path."""
-    entry = _entries(state).get(document.path)
+    entry = _entries(state, looked).get(document.path)
     return isinstance(entry, dict) and entry.get("digest") == digest(document.text.encode("utf-8"))
 
 
@@ -56,14 +57,14 @@ def untrust(state: StateHome, path: str) -> bool:
     return True
 
 
-def _entries(state: StateHome) -> dict[str, Any]:
-    raw = read_checked(str(state.trust_file), "config_invalid")
+def _entries(state: StateHome, looked: Looked | None = None) -> dict[str, Any]:
+    raw = read_checked(str(state.trust_file), "config_invalid", looked=looked)
     if raw is None:
         return {}
     try:
         data = json.loads(raw)
-    except ValueError as error:
-        raise ConfigError("config_invalid", f"file {str(state.trust_file)!r}: {error}",
+    except (ValueError, RecursionError) as error:
+        raise ConfigError("config_invalid", f"file {str(state.trust_file)!r}: {error or 'nested too deeply'}",
                           hint="remove the file; projects must be trusted again") from None
     entries = data.get("files") if isinstance(data, dict) and data.get("schema") == _SCHEMA else None
     if not isinstance(entries, dict):

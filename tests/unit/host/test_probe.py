@@ -27,7 +27,7 @@ def host() -> facts.HostFacts:
 
 def answers(monkeypatch: pytest.MonkeyPatch, **codes: str) -> None:
     """Let the box of a tier be refused with a code; the others keep every promise."""
-    def kept(host: facts.HostFacts, tier: str, net: str, backend: str) -> set[str]:
+    def kept(host: facts.HostFacts, state: paths.StateHome, tier: str, net: str, backend: str) -> set[str]:
         if tier in codes:
             raise Refused(codes[tier], f"box at {tier}")
         return set(PROMISE_IDS)
@@ -82,3 +82,21 @@ def test_only_a_settled_answer_is_kept(monkeypatch: pytest.MonkeyPatch, state: p
     answers(monkeypatch)
     assert probe.host_facts(state).backends[0].settled
     assert os.path.exists(f"{state.path}/host-probe.json")
+
+
+POLICIES = ('deny_grants = ["*"]\n', 'deny_accept = ["*"]\nmin_tier = "guarded"\n', 'max_net = "none"\nallow_profiles = []\n',
+            'min_tier = "paranoid"\n')
+CONFIGS = ('hide = ["/usr", "/bin", "/lib", "/lib64"]\n', 'profile = ["mine"]\n', 'read = ["/nowhere"]\n[limits]\nfiles = 4\n',
+           'tier = "nonsense"\n')
+
+
+@pytest.mark.parametrize(("name", "text"), [*(("policy.toml", text) for text in POLICIES), *(("config.toml", text) for text in CONFIGS)])
+def test_what_its_owner_wants_does_not_change_what_the_host_can_keep(
+        monkeypatch: pytest.MonkeyPatch, state: paths.StateHome, tmp_path: Path, name: str, text: str) -> None:
+    plain = probe.host_facts(state, fresh=True).backends
+    (tmp_path / "config/stockade/profiles").mkdir(parents=True)
+    (tmp_path / f"config/stockade/{name}").write_text(text)
+    (tmp_path / "config/stockade/profiles/mine.toml").write_text('schema = "profile.v1"\nhide = ["/usr"]\n')
+    (tmp_path / "config/stockade/profiles/stockade-launch.toml").write_text("not valid")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    assert probe.host_facts(state, fresh=True).backends == plain

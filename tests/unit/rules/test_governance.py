@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from stockade.errors import ConfigError
-from stockade.rules.governance import Policy, intersect, load_policy
+from stockade.rules.files import parse_toml
+from stockade.rules.governance import Policy, intersect, load_policy, parse_policy
 from stockade.rules.tiers import Tier
 
 UID = os.geteuid()
@@ -112,3 +113,18 @@ def test_a_denied_path_covers_what_is_below_and_above_it() -> None:
     policy = Policy(deny_grants=frozenset({"/srv/keys", "docker"}))
     assert policy.denies_grant("/srv/keys") and policy.denies_grant("/srv/keys/a") and policy.denies_grant("/srv")
     assert not policy.denies_grant("/srv/keys2") and policy.denies_grant("docker") and not policy.denies_grant("gpg")
+
+
+def test_a_value_comes_from_the_files_that_set_it_and_not_from_those_that_ask_for_less() -> None:
+    from stockade.cli import policy as printed
+
+    texts = {"/a": 'min_tier = "strict"\ndeny_grants = ["docker"]\nallow_profiles = ["npm", "pip"]\nretention = "1d"\n',
+             "/b": '\nmin_tier = "standard"\ndeny_grants = ["docker", "podman"]\nallow_profiles = ["git"]\nretention = "2d"\n'}
+    documents = [parse_toml(path, "policy_invalid", text.encode()) for path, text in texts.items()]
+    parts = [printed.Part(document=document, policy=parse_policy(document)) for document in documents]
+    whole = intersect(parts[0].policy, parts[1].policy)
+    assert printed._sources("min_tier", whole.min_tier, parts) == [("/a", 1)]
+    assert printed._sources("retention", whole.retention_s, parts) == [("/b", 5)]
+    assert printed._sources("deny_grants", "docker", parts) == [("/a", 2), ("/b", 3)]
+    assert printed._sources("deny_grants", "podman", parts) == [("/b", 3)]
+    assert whole.allow_profiles == frozenset() and printed._sources("allow_profiles", None, parts) == [("/a", 3), ("/b", 4)]

@@ -41,7 +41,8 @@ def test_a_later_place_replaces_an_earlier_one(places: tuple[ProfileStore, Path,
     if os.geteuid() == 0:
         (system / "npm.toml").write_text(HEAD + 'net = "host"\n')
         (user / "npm.toml").unlink()
-        assert store.get("npm").source == str(system / "npm.toml")
+        assert store.get("npm").source == str(user / "npm.toml")  # a store reads each once
+        assert ProfileStore(str(user.parent), system_dir=str(system.parent)).get("npm").source == str(system / "npm.toml")
 
 
 def test_a_profile_may_extend_the_one_it_replaces(places: tuple[ProfileStore, Path, Path]) -> None:

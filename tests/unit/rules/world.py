@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ HEAD = 'schema = "profile.v1"\ndescription = "d"\n'
 
 
 class World:
-    """A home with a repository in it, an empty system directory, and files on demand."""
+    """A home with a repository in it, an empty system directory, and files on demand.
+
+    What belongs to root in /etc/stockade belongs to the account of the test run there.
+    """
 
     def __init__(self, base: Path) -> None:
         self.home, self.etc = base / "home", base / "etc"
@@ -44,4 +48,4 @@ class World:
     def resolve(self, *argv: str, **options: Any) -> Resolved:
         options = {"cwd": self.repo / "sub", "caller": "operator", **options}
         request = build_request(list(argv) or ["tool"], env=self.env, **options)
-        return resolve(request, load_settings(request, system_dir=str(self.etc)))
+        return resolve(request, load_settings(request, system_dir=str(self.etc), root_uid=os.geteuid()))
