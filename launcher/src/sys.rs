@@ -81,7 +81,7 @@ pub fn openat2_c(dir: RawFd, path: &CStr, flags: i32, resolve: u64) -> io::Resul
 /// O_PATH of a path as it is, also where a filter around us (that of a box, say) knows no openat2.
 pub fn open_path(path: &str, flags: i32) -> io::Result<OwnedFd> {
     match openat2(libc::AT_FDCWD, path, libc::O_PATH | flags, 0) {
-        Err(e) if e.raw_os_error() == Some(libc::ENOSYS) => openat(libc::AT_FDCWD, &cstr(path)?, flags),
+        Err(e) if e.raw_os_error() == Some(libc::ENOSYS) => place_at(libc::AT_FDCWD, &cstr(path)?, flags),
         other => other,
     }
 }
@@ -95,10 +95,10 @@ pub fn open_unlinked(path: &str) -> io::Result<OwnedFd> {
 }
 
 fn open_by_parts(path: &str) -> io::Result<OwnedFd> {
-    let mut place = openat(libc::AT_FDCWD, c"/", libc::O_DIRECTORY)?;
+    let mut place = place_at(libc::AT_FDCWD, c"/", libc::O_DIRECTORY)?;
     for part in path.split('/').filter(|part| !part.is_empty()) {
         // With O_PATH and O_NOFOLLOW a link is opened itself; nothing is found below it (ENOTDIR).
-        place = openat(place.as_raw_fd(), &cstr(part)?, libc::O_NOFOLLOW)?;
+        place = place_at(place.as_raw_fd(), &cstr(part)?, libc::O_NOFOLLOW)?;
     }
     match fstat(place.as_raw_fd())?.st_mode & libc::S_IFMT {
         libc::S_IFLNK => Err(io::Error::from_raw_os_error(libc::ELOOP)),
@@ -106,7 +106,7 @@ fn open_by_parts(path: &str) -> io::Result<OwnedFd> {
     }
 }
 
-fn openat(dir: RawFd, path: &CStr, flags: i32) -> io::Result<OwnedFd> {
+fn place_at(dir: RawFd, path: &CStr, flags: i32) -> io::Result<OwnedFd> {
     // SAFETY: path outlives the call.
     owned(unsafe { libc::syscall(libc::SYS_openat, dir, path.as_ptr(), libc::O_PATH | libc::O_CLOEXEC | flags, 0) })
 }
