@@ -20,7 +20,7 @@ from stockade.host.active import Active, active
 from stockade.host.facts import HostFacts
 from stockade.host.probe import host_facts
 from stockade.paths import StateHome
-from stockade.process import _exec
+from stockade.process import _exec, tmpdisk
 from stockade.process.prepare import alone, launch_of
 from stockade.process.receipt import Receipt
 from stockade.rules.promises import required
@@ -110,14 +110,19 @@ def _trial(state: StateHome, tier: Tier, net: str) -> Trial:
     launcher = _exec.launcher_path()
     request = build_request([launcher, "--version", "--json"], tier=tier, net=net, cwd="/", caller="document",
                             cache="off", read=[os.path.dirname(launcher)])
+    tmp = None
     try:
-        launch = launch_of(alone(request, state), {"timeout": TIMEOUT_S})
+        prepared = alone(request, state)
+        tmp = tmpdisk.make(prepared)  # a box without namespaces has no other
+        launch = launch_of(prepared, {"timeout": TIMEOUT_S}, tmp)
         with _exec.Box(launch, stdin=_exec.DEVNULL, stdout=_exec.DEVNULL, stderr=_exec.DEVNULL) as box:
             status = box.wait(timeout=TIMEOUT_S + 5)
             receipt = box.receipt
     except Error as error:
         return Trial(tier=tier, net=net, code=error.code, reason=error.message,
                      transient=isinstance(error, Refused) and error.transient)
+    finally:
+        tmpdisk.remove(tmp)
     if status != 0 or receipt is None:
         why = f"no-op: got status {status}, expected 0"
         return Trial(tier=tier, net=net, code="launch_failed", reason=why)

@@ -226,7 +226,7 @@ def test_sixteen_layers_are_used_and_the_next_is_refused_with_nothing_started(us
     inner = [str(user.stage.launcher), "--plan", digest, "--plan-store", store, "--tighten", "--"]
     ran = ["/bin/sh", "-c", f"touch {user.workspace}/alone-deep"]
     deep = launch(user, plain_plan(user), [*inner * 7, *ran], timeout_s=120)
-    assert deep.status == 0 and deep.records["launch"]["effective_tier"] == "standard", deep
+    assert deep.status == 0 and deep.records["launch"]["backend"] == "landlock", deep
     assert user.host(f"{user.workspace}/alone-deep").exists()
     user.remove(f"{user.workspace}/alone-deep")
     refused = launch(user, plain_plan(user), [*inner * 8, *ran], timeout_s=120)

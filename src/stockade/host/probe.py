@@ -77,7 +77,9 @@ def _find(state: StateHome, launcher: str, place: Standing, *, fresh: bool) -> H
     # (5) Ask the host what it can keep, through the real launcher.
     first = probe(base, state)
     # Only where namespaces fail, or somebody wants to know everything: a strong host pays for one probe.
-    backends = (first, probe(base, state, LANDLOCK)) if first.code or fresh else (first,)
+    # A shortage passes; until then the weaker backend is no answer.
+    second = not first.transient and (bool(first.code) or fresh)
+    backends = (first, probe(base, state, LANDLOCK)) if second else (first,)
     found = replace(base, backends=backends)
     if _lasting(found):
         answers.keep(state, found.key(), found.landlock_abi, found.backends)
