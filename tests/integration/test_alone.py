@@ -179,6 +179,16 @@ def test_a_plan_that_asks_for_what_needs_a_namespace_is_refused(user: Actor, wha
     assert not user.host(f"{user.workspace}/alone-ran").exists()
 
 
+@requirement("alone.refused", "launcher.fault_is_typed")
+@pytest.mark.parametrize(("fault", "code"), [("landlock_restrict_self:EPERM", "landlock_denied"), ("seccomp:EINVAL", "seccomp_denied"),
+                                             ("keyctl:EDQUOT", "keyring_denied"), ("keyctl:EPERM", None)])
+def test_a_step_that_fails_refuses_and_keyrings_that_nobody_reaches_are_called_so(user: Actor, fault: str, code: str | None) -> None:
+    ended = launch(user, plain_plan(user), ["true"], before=[str(user.stage.bin / "fault_loader"), fault, "--"])
+    assert ended.code == code, ended
+    if code is None:
+        assert "keyring_refused" in ended.records["launch"]["mechanisms"] and "keyring" not in ended.records["launch"]["mechanisms"]
+
+
 @requirement("alone.refused")
 def test_a_plan_of_namespaces_cannot_be_called_a_further_layer(user: Actor) -> None:
     from support.plans import small_plan
