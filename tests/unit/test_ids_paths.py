@@ -47,10 +47,13 @@ def test_home_is_that_of_the_environment_else_the_account() -> None:
     assert paths.home_dir(env={"HOME": "relative"}) == account == paths.home_dir(env={})
 
 
-def test_both_homes_are_protected_when_they_differ(tmp_path: Path) -> None:
-    found = paths.homes({"HOME": str(tmp_path)})
-    assert found == (str(tmp_path.resolve()), paths.canonical(paths.home_dir()))
-    assert len(paths.homes({})) == 1
+def test_all_homes_are_protected_when_they_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the request, that of this process and that of the account."""
+    account = paths.canonical(paths.home_dir())
+    monkeypatch.setenv("HOME", str(tmp_path / "mine"))
+    assert paths.homes({"HOME": str(tmp_path)}) == (str(tmp_path.resolve()), str(tmp_path.resolve() / "mine"), account)
+    monkeypatch.delenv("HOME")
+    assert paths.homes({}) == (account,)
 
 
 def test_a_home_behind_a_link_is_named_by_its_real_path(tmp_path: Path) -> None:
