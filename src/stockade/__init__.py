@@ -68,9 +68,7 @@ def __getattr__(name: str) -> Any:
 
         value = stand_in(name)
     else:
-        from importlib import import_module
-
-        value = getattr(import_module(f"{__name__}.{module}"), name)
+        value = getattr(__import__(f"{__name__}.{module}", fromlist=(name,)), name)
     globals()[name] = value
     return value
 

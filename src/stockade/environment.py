@@ -9,7 +9,6 @@ Read next: ``launcher/src/steps/env.rs``, the same rules in the launcher.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 
@@ -161,6 +160,8 @@ def _verdict(policy: EnvPolicy) -> Callable[[str, str], str | None]:
 @lru_cache(maxsize=64)
 def _names(patterns: tuple[str, ...], *, fold: bool) -> Callable[[str], bool]:
     """Compile literals to a set and wildcard patterns to one expression; ``fold`` ignores ASCII case."""
+    import re  # a start compiles a policy and does not apply it: that is the launcher's
+
     alike = _ascii_lower if fold else str
     exact = frozenset(alike(p) for p in patterns if "*" not in p)
     wild = [_expression(alike(p)) for p in patterns if "*" in p]
@@ -174,6 +175,8 @@ def _expression(pattern: str) -> str:
     Each inner part is an atomic group: taking its first place is always as good as a later one,
     and without backtracking a hostile name of 100 kB cannot stall the filter.
     """
+    import re
+
     first, *inner, last = re.split(r"\*+", pattern)
     middle = "".join(f"(?>.*?{re.escape(part)})" for part in inner)
     return f"(?:{re.escape(first)}{middle}.*{re.escape(last)})"
@@ -186,6 +189,8 @@ def _ascii_lower(text: str) -> str:
 @lru_cache(maxsize=16)
 def _shapes(shapes: tuple[TokenShape, ...]) -> Callable[[str], str | None]:
     """Return a search for any shape anywhere in a value; linear in the length of the value."""
+    import re
+
     compiled = [(s.name, s.prefix, re.compile(re.escape(s.prefix) + f"[{_charset(s.charset)}]{{{s.min_len}}}"))
                 for s in shapes]
 
@@ -200,6 +205,8 @@ def _shapes(shapes: tuple[TokenShape, ...]) -> Callable[[str], str | None]:
 
 def _charset(text: str) -> str:
     """Turn ``A-Za-z0-9_-`` into the body of a character class; a ``-`` at the end is itself."""
+    import re
+
     out, index = [], 0
     while index < len(text):
         if index + 2 < len(text) and text[index + 1] == "-":

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 
@@ -47,7 +46,9 @@ def _answer(words: list[str]) -> tuple[Command, int]:
             return command, show(command, path)
         return command, _root(parsed) if command is ROOT else _call(command, parsed)
     except KeyboardInterrupt:
-        return command, die_by(signal.SIGINT)
+        from signal import SIGINT
+
+        return command, die_by(SIGINT)
     except Error as error:
         return command, fail(error, command)
     except OSError as error:
@@ -125,15 +126,16 @@ def _call(command: Command, parsed: Parsed) -> int:
         from stockade.elsewhere import refused
 
         raise refused(parsed.path)
-    from importlib import import_module
 
     module, _, function = command.handler.partition(":")
     # Nothing here lives long enough to be collected, and looking for it costs 3 ms of a start.
     gc.disable()
     if command.failure == 2:
+        import signal
+
         # `stockade plan show X | head` ends quietly, as any filter does.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    handler: Callable[[Parsed], int] = getattr(import_module(f"{__name__}.{module}"), function)
+    handler: Callable[[Parsed], int] = getattr(__import__(f"{__name__}.{module}", fromlist=(function,)), function)
     return handler(parsed)
 
 
@@ -166,6 +168,7 @@ def die_by(number: int) -> int:
     started at 0 as well (core(5)).
     """
     import resource
+    import signal
 
     try:
         sys.stdout.flush()

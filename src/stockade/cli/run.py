@@ -122,12 +122,12 @@ def unpicked(prepared: Prepared) -> Iterator[str]:
     if resolved.profiles or resolved.values["profile"].origin != "none" or prepared.compiled is None:
         return
     tool = argv[2] if len(argv) > 2 and argv[1] == "-m" else os.path.basename(argv[0])
-    from stockade.rules.load import profile_data, profile_names
+    from stockade.rules.load import profile_for
 
-    for name in profile_names():
-        if tool in profile_data(name).get("match", (name,)):
-            yield (f"{resolved.tier} without profile {name}: a program of the workspace does not pick it; "
-                   f"--profile {name} gives it")
+    name = profile_for(tool)
+    if name is not None:
+        yield (f"{resolved.tier} without profile {name}: a program of the workspace does not pick it; "
+               f"--profile {name} gives it")
 
 
 def headline(prepared: Prepared) -> str:

@@ -13,7 +13,6 @@ Fails closed: facts that contradict each other, or a /proc that is not the kerne
 from __future__ import annotations
 
 import errno
-import json
 import os
 import stat
 
@@ -21,6 +20,7 @@ from stockade.errors import ConfigError
 from stockade.frozen import dataclass
 from stockade.host import standing
 from stockade.host.standing import Standing
+from stockade.jsontext import loads
 from stockade.rules.tiers import Tier, parse
 
 TYPE_CHECKING = False
@@ -186,7 +186,7 @@ def _surface_is_small() -> bool:
 def _record() -> dict[str, Any]:
     try:
         with open(BOX_RECORD, encoding="utf-8") as stream:
-            record = json.load(stream)
+            record = loads(stream.read())
     except (OSError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}

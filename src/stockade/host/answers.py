@@ -8,11 +8,11 @@ the way may be gone and asking again costs some milliseconds. Read next: ``probe
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 from stockade.decision import BackendVerdict
 from stockade.errors import Error
+from stockade.jsontext import dumps, loads
 from stockade.paths import StateHome, atomic_write
 from stockade.rules.files import read_checked
 
@@ -43,7 +43,7 @@ def keep(state: StateHome, key: str, landlock_abi: int, backends: tuple[BackendV
     data = {"schema": SCHEMA, "answers": [{"key": key, "landlock_abi": landlock_abi, "backends": rows},
                                           *others[:MAX_KEPT - 1]]}
     try:
-        atomic_write(_path(state), json.dumps(data, sort_keys=True).encode())
+        atomic_write(_path(state), dumps(data, sort_keys=True).encode())
     except OSError:
         return
 
@@ -55,7 +55,7 @@ def _path(state: StateHome) -> str:
 def _rows(state: StateHome) -> list[Mapping[str, Any]]:
     try:
         # Bounded, and a regular file of ours: what else has the name must not hang or fill the memory of a start.
-        data = json.loads(read_checked(_path(state), "state_home_invalid") or b"null")
+        data = loads(read_checked(_path(state), "state_home_invalid") or b"null")
     except (Error, ValueError, RecursionError):
         return []
     if not isinstance(data, dict) or data.get("schema") != SCHEMA or not isinstance(data.get("answers"), list):

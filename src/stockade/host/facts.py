@@ -8,13 +8,13 @@ Fails closed: a fact that cannot be read has the value that allows least. Read n
 
 from __future__ import annotations
 
-import json
 import os
 from functools import lru_cache
 
 from stockade.decision import BackendVerdict
 from stockade.frozen import asdict, dataclass, field
 from stockade.host.standing import THREAD, Standing, standing
+from stockade.jsontext import dumps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class HostFacts:
         """Return what a probe's answer depends on, as one string."""
         parts = (self.release, self.boot_id, self.uid, self.has_sys_admin, self.lsm_profile, self.container_id,
                  self.launcher, self.standing.key(), self.mounts, self.sysctls)
-        return json.dumps(parts)
+        return dumps(parts)
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts as plain data."""

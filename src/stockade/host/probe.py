@@ -8,7 +8,6 @@ Read next: ``answers.py``, ``facts.py``, ``stockade.process._exec``.
 
 from __future__ import annotations
 
-import json
 import os
 from _thread import allocate_lock  # threading.Lock, without the rest of that module
 from collections.abc import Iterable, Mapping
@@ -19,6 +18,7 @@ from stockade.frozen import replace
 from stockade.host import answers, facts
 from stockade.host.facts import HostFacts
 from stockade.host.standing import Standing, standing
+from stockade.jsontext import loads
 from stockade.paths import StateHome
 from stockade.rules.promises import PROMISE_IDS, PROMISES, required
 from stockade.rules.tiers import Tier
@@ -88,7 +88,7 @@ def _landlock_abi() -> int:
     from stockade.process import _exec
 
     try:
-        return max(0, int(json.loads(_exec.launcher_facts()).get("landlock_abi") or 0))
+        return max(0, int(loads(_exec.launcher_facts()).get("landlock_abi") or 0))
     except (ValueError, TypeError, AttributeError):
         raise LaunchFailed("receipt_invalid", "launcher --version: got no JSON, expected its facts") from None
 

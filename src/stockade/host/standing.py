@@ -9,11 +9,11 @@ such a caller and it is never called ``outside``. Read next: ``active.py``, ``an
 
 from __future__ import annotations
 
-import json
 import os
 from _thread import get_native_id
 
 from stockade.frozen import dataclass
+from stockade.jsontext import dumps
 
 THREAD = "/proc/thread-self"  # a filter and no_new_privs are a thread's own
 # Source: include/linux/proc_ns.h, PROC_USER_INIT_INO and PROC_PID_INIT_INO.
@@ -44,7 +44,7 @@ class Standing:
 
     def key(self) -> str:
         """Return everything that an answer of the probe depends on, as one string."""
-        return json.dumps((self.no_new_privs, self.seccomp, self.filters, self.ids, self.caps, self.namespaces,
+        return dumps((self.no_new_privs, self.seccomp, self.filters, self.ids, self.caps, self.namespaces,
                            self.root, self.label))
 
     @property

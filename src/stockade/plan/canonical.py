@@ -7,10 +7,9 @@ canonical spelling (a float, a key that is no string) is an error. Read next: ``
 
 from __future__ import annotations
 
-import json
-
 from stockade.errors import Error
 from stockade.ids import digest as sha256_hex
+from stockade.jsontext import dumps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ def canonical(plan: dict[str, Any]) -> bytes:
     Raises: Error(plan_invalid) for anything else, lone surrogates included.
     """
     _check(plan, "plan")
-    text = json.dumps(plan, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    text = dumps(plan, sort_keys=True, ascii_only=False, compact=True)
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as err:

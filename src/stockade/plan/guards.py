@@ -18,7 +18,7 @@ from stockade.plan.hiding import Hidden, within
 from stockade.plan.trails import trail
 from stockade.plan.want import Want, below_any, is_below
 from stockade.rules.load import Entry, load_list
-from stockade.rules.match import is_pattern, matches
+from stockade.rules.match import expanded, is_pattern, matches
 
 SECRET_ENTRIES = 4000
 SECRET_DEPTH = 4
@@ -96,10 +96,11 @@ def collect(want: Want, hidden: tuple[Hidden, ...], repositories: Iterable[gitfa
             _mask_but(guards, want, item.path, item.shown)
     if want.guarded:
         opened = opened_classes(want)
-        _listed_points(guards, want, opened)
+        points = _home_points(want)
+        _listed_points(guards, want, opened, points)
         if "git" not in opened:
             _git_points(guards, want)
-        _hard_links(guards, want, hidden)
+        _hard_links(guards, want, hidden, [path for _, path in points])
     if want.strict:
         _workspace_secrets(guards, want)
     _nameable(guards, want)
@@ -183,7 +184,7 @@ def _git_points(guards: Guards, want: Want) -> None:
                   "for the programs that it names, so some of them may be writable")
 
 
-def _listed_points(guards: Guards, want: Want, opened: frozenset[str]) -> None:
+def _listed_points(guards: Guards, want: Want, opened: frozenset[str], home: Iterable[tuple[Entry, str]]) -> None:
     entries = [entry for entry in load_list("persistence") if entry.guard and entry.klass not in opened]
     top = Names([entry for entry in entries if entry.scope == "workspace"])
     inner = Names([entry for entry in entries if entry.scope == "workspace" and entry.nested])
@@ -194,11 +195,12 @@ def _listed_points(guards: Guards, want: Want, opened: frozenset[str]) -> None:
         for directory, names in walk.named:
             want.witness.saw(directory)
             chosen = top if directory == root else inner
-            guards.points.update(_places(chosen.found(directory, names), want.write))
+            guards.points.update(_places((path for _, path in chosen.found(directory, names)), want.write))
         _nested_repositories(guards, want, walk)
         if not walk.finished:
             _unfinished(guards, want, root, walk.locked)
-    guards.points.update(_places(_home_points(want, entries), want.write))
+    kept = [path for entry, path in home if entry.guard and entry.klass not in opened]
+    guards.points.update(_places(kept, want.write))
 
 
 def _nested_repositories(guards: Guards, want: Want, walk: nested.Survey) -> None:
@@ -238,10 +240,10 @@ def _leads_in(point: list[str], place: list[str]) -> bool:
     return len(place) >= len(point) and all(map(matches, place, point))
 
 
-def _home_points(want: Want, entries: Iterable[Entry]) -> list[str]:
+def _home_points(want: Want) -> list[tuple[Entry, str]]:
     """Points of the home that exist; one listing of the home answers for most of the list."""
-    names = Names(entry for entry in entries if entry.scope == "home")
-    return [path for home in want.homes for path in names.found(home, _names(home))]
+    names = Names(entry for entry in load_list("persistence") if entry.scope == "home")
+    return [point for home in want.homes for point in names.found(home, _names(home))]
 
 
 class Names:
@@ -259,20 +261,14 @@ class Names:
             else:
                 self._literal.setdefault(first, []).append(entry)
 
-    def found(self, directory: str, names: Iterable[str]) -> list[str]:
-        """Return the points that exist in ``directory``, whose listing is ``names``."""
-        result: list[str] = []
+    def found(self, directory: str, names: Iterable[str]) -> list[tuple[Entry, str]]:
+        """Return the points that exist in ``directory``, whose listing is ``names``, with their entries."""
+        result: list[tuple[Entry, str]] = []
         for name in names:
-            for entry in self._literal.get(name, ()):
-                result.extend(_matches(entry, directory))
-            for pattern, entry in self._patterns:
-                if matches(name, pattern):
-                    result.extend(_matches(entry, directory))
+            chosen = [*self._literal.get(name, ()), *(e for pattern, e in self._patterns if matches(name, pattern))]
+            for entry in chosen:
+                result.extend((entry, path) for path in _expand(directory, entry.path) if is_kind(path, entry.kind))
         return result
-
-
-def _matches(entry: Entry, directory: str) -> list[str]:
-    return [path for path in _expand(directory, entry.path) if is_kind(path, entry.kind)]
 
 
 def is_kind(path: str, kind: str) -> bool:
@@ -283,19 +279,17 @@ def is_kind(path: str, kind: str) -> bool:
 
 
 def _expand(base: str, path: str) -> list[str]:
-    place = os.path.join(base, path)
-    if not is_pattern(path):
-        return [place] if os.path.lexists(place) else []
-    from glob import escape, glob
-
-    return glob(os.path.join(escape(base), path), include_hidden=True)
+    if is_pattern(path):
+        return expanded(path, base=base)
+    place = f"{base.rstrip('/')}/{path}"
+    return [place] if os.path.lexists(place) else []
 
 
-def _hard_links(guards: Guards, want: Want, hidden: tuple[Hidden, ...]) -> None:
+def _hard_links(guards: Guards, want: Want, hidden: tuple[Hidden, ...], points: list[str]) -> None:
     """Other names of credential and persistence files inside the write roots."""
     secret = [item.path for item in hidden if item.there and item.why != "hide"]
     secret += _files_below([path for path in secret if os.path.isdir(path)])
-    wanted = hardlinks.multiply_linked([*secret, *_home_points(want, load_list("persistence"))])
+    wanted = hardlinks.multiply_linked([*secret, *points])
     if not wanted:
         return
     found = hardlinks.search(wanted, want.write)

@@ -17,7 +17,7 @@ from stockade.frozen import NamedTuple
 from stockade.plan import mountinfo, own
 from stockade.plan.want import Want, below_any
 from stockade.rules.load import Entry, load_list
-from stockade.rules.match import is_pattern, matches
+from stockade.rules.match import expanded, is_pattern, matches
 from stockade.rules.moves import XDG, locations
 
 OWN = ("/proc", "/dev")  # a box cannot be without them, and the host's are not shown
@@ -217,11 +217,8 @@ def _places(entry: Entry, want: Want, walk: Walk, moved: frozenset[str]) -> list
 
 
 def _expanded(place: str) -> list[str]:
-    if not is_pattern(place):
-        return [place]
-    from glob import glob
-
-    return glob(place, include_hidden=True)
+    # A directory of that very name may be meant: nothing fits it as a pattern, then.
+    return (expanded(place) if is_pattern(place) else []) or [place]
 
 
 def _is_home(path: str, want: Want) -> bool:
@@ -248,8 +245,7 @@ def _aliases(found: Iterable[Hidden], want: Want) -> list[Hidden]:
         return []  # no file system is mounted twice
     items = {item.path: item for item in found}
     # Whole, not by keep: nobody looks for a public key under a second spelling.
-    result = [Hidden(path=alias, why=item.why) for item in items.values()
-              for alias in mountinfo.aliases(want.mounts, item.path)]
+    result = [Hidden(path=alias, why=items[path].why) for path, alias in mountinfo.aliases(want.mounts, items)]
     for point, path in mountinfo.sources(want.mounts):
         outer = next((items[above] for above in parents(path) if above in items), None)
         if outer is not None and point != path and not stays(path, outer):

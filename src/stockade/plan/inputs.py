@@ -7,7 +7,6 @@ is refused; only what a profile marks optional may be missing. Read next: ``comp
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from collections.abc import Iterable, Mapping
@@ -15,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from stockade.environment import compile_env
 from stockade.errors import Refused
 from stockade.ids import digest
+from stockade.jsontext import dumps
 from stockade.paths import atomic_write
 from stockade.plan import gitfacts, mountinfo, own
 from stockade.plan.files import small_text
@@ -27,7 +27,7 @@ from stockade.rules import units
 from stockade.rules.denial import denies_place
 from stockade.rules.grants import Grant
 from stockade.rules.load import load_list
-from stockade.rules.match import is_pattern
+from stockade.rules.match import expanded, is_pattern
 from stockade.rules.moves import locations
 from stockade.rules.resolve import Resolved
 from stockade.rules.tiers import Tier
@@ -268,11 +268,7 @@ def _socket(path: str, roots: list[str]) -> str:
 def _matching(place: str) -> list[str]:
     if not place.startswith("/"):
         return []
-    if not is_pattern(place):
-        return [place]
-    from glob import glob
-
-    return sorted(glob(place))
+    return expanded(place, hidden=False) if is_pattern(place) else [place]
 
 
 def is_socket(path: str) -> bool:
@@ -339,7 +335,7 @@ def make_cache_dirs(want: Want, resolved: Resolved) -> None:
         return  # the launcher will refuse it; nothing is written where it leads
     if not os.path.exists(note):
         data = {"profiles": list(resolved.profiles), "workspace": resolved.workspace}
-        atomic_write(note, json.dumps(data, sort_keys=True).encode())
+        atomic_write(note, dumps(data, sort_keys=True).encode())
     for item in want.caches:
         for path in (item.upper, item.work):
             if path:

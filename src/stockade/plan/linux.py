@@ -249,7 +249,7 @@ def host_view(table: Table, want: Want, hidden: tuple[Hidden, ...]) -> None:
 
 def _aliases(want: Want) -> list[str]:
     """Bind mounts that show a home a second time: their names are hidden like those of the home."""
-    found = [alias for home in want.homes for alias in mountinfo.aliases(want.mounts, home)]
+    found = [alias for _, alias in mountinfo.aliases(want.mounts, want.homes)]
     return [alias for alias in found if not below_any(alias, [*PRIVATE, *want.write, *want.homes])]
 
 

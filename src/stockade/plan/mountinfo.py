@@ -6,7 +6,7 @@ would lose it from view, or show what must be hidden). Source: proc_pid_mountinf
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from stockade.frozen import dataclass
 
@@ -71,27 +71,32 @@ def submounts(mounts: Iterable[Mount], path: str) -> tuple[str, ...]:
     return tuple(top)
 
 
-def aliases(mounts: Iterable[Mount], path: str) -> tuple[str, ...]:
-    """Return other spellings under which ``path`` is mounted (bind aliases), sorted.
+def aliases(mounts: Sequence[Mount], paths: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Return (path, other spelling) where a path is mounted a second time (bind aliases), sorted for each path.
 
-    ``path`` lives at some place of some file system; another mount of the same file system
+    A path lives at some place of some file system; another mount of the same file system
     whose root contains that place shows it a second time.
     """
-    table = tuple(mounts)
-    home = _mount_of(table, path)
-    if home is None:
-        return ()
-    inner = _join(home.root, path[len(home.point.rstrip("/")):])
-    found: set[str] = set()
-    for mount in table:
-        if mount.device != home.device or mount.point == home.point:
+    table = {mount.point: mount for mount in mounts}  # of two on one point the later line is the one on top
+    twins: dict[str, list[tuple[str, str]]] = {}
+    found: list[tuple[str, str]] = []
+    for path in paths:
+        home = _mount_of(table, path)
+        if home is None:
             continue
-        root = mount.root.rstrip("/")
-        if inner == root or inner.startswith(root + "/"):
-            alias = _join(mount.point, inner[len(root):])
-            if alias != path:
-                found.add(alias)
-    return tuple(sorted(found))
+        if home.point not in twins:
+            twins[home.point] = [(mount.root.rstrip("/"), mount.point) for mount in mounts
+                                 if mount.device == home.device and mount.point != home.point]
+        if twins[home.point]:
+            inner = _join(home.root, path[len(home.point.rstrip("/")):])
+            found.extend((path, other) for other in sorted(_elsewhere(inner, twins[home.point])) if other != path)
+    return tuple(found)
+
+
+def _elsewhere(inner: str, mounts: Iterable[tuple[str, str]]) -> set[str]:
+    """Where a place of a file system is seen through (root, mount point) pairs."""
+    return {_join(point, inner[len(root):]) for root, point in mounts
+            if inner.startswith(root) and inner[len(root):len(root) + 1] in ("", "/")}
 
 
 def sources(mounts: Iterable[Mount]) -> tuple[tuple[str, str], ...]:
@@ -112,15 +117,10 @@ def sources(mounts: Iterable[Mount]) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def _mount_of(mounts: tuple[Mount, ...], path: str) -> Mount | None:
-    best: Mount | None = None
-    for mount in mounts:
-        point = mount.point.rstrip("/")
-        inside = path == point or path.startswith(point + "/")
-        # ">=": of two mounts on one point the later line is the one on top.
-        if inside and (best is None or len(point) >= len(best.point.rstrip("/"))):
-            best = mount
-    return best
+def _mount_of(table: Mapping[str, Mount], path: str) -> Mount | None:
+    while path and path not in table:
+        path = path.rpartition("/")[0]
+    return table.get(path or "/")
 
 
 def _join(base: str, rest: str) -> str:

@@ -18,7 +18,7 @@ from stockade.plan.table import Table
 from stockade.plan.trails import leads_out
 from stockade.plan.want import Want, below_any, is_below
 from stockade.rules.load import Entry, load_list
-from stockade.rules.match import is_pattern
+from stockade.rules.match import expanded, is_pattern
 from stockade.rules.moves import locations
 
 HOSTNAME = "stockade"
@@ -75,9 +75,7 @@ def _drop(table: Table, gone: list[str]) -> None:
 
 def _matches(path: str) -> list[str]:
     if is_pattern(path):
-        from glob import glob
-
-        return sorted(glob(path))
+        return expanded(path, hidden=False)
     return [path] if os.path.lexists(path) else []
 
 

@@ -8,7 +8,6 @@ child printed is never looked at. Read next: ``_exec.py``.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import stat
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from types import MappingProxyType
 
 from stockade.errors import TOO_LONG, LaunchFailed, Refused, limit_of
 from stockade.frozen import dataclass, field
+from stockade.jsontext import loads
 from stockade.rules.promises import effective_tier, required
 from stockade.rules.tiers import parse
 
@@ -233,7 +233,7 @@ class Reader:
 
     def _take(self, line: bytes) -> None:
         try:
-            record = json.loads(line)
+            record = loads(line)
             schema, kind = record["schema"], record["record"]
         except (ValueError, TypeError, KeyError):
             raise LaunchFailed("receipt_invalid", "report: got a line that is no record") from None

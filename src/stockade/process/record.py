@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import stat
 import time
 from collections.abc import Mapping
 
 from stockade.ids import ulid
+from stockade.jsontext import dumps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def append(audit: str, record: Mapping[str, Any]) -> None:
 
 def frame(record: Mapping[str, Any]) -> bytes:
     r"""Return ``\n{"len":N,...}\n``, N being the bytes of the object, its own digits included."""
-    body = json.dumps(record, separators=(",", ":"))[1:].encode("ascii")
+    body = dumps(record, compact=True)[1:].encode("ascii")
     fixed = len('{"len":,') + len(body)
     total = next(fixed + digits for digits in range(1, 20) if len(str(fixed + digits)) == digits)
     return b'\n{"len":%d,%s\n' % (total, body)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
 
@@ -47,6 +46,8 @@ class Document:
 
     def line_of(self, key: str) -> int | None:
         """Return the first line that sets ``key`` or opens a table of that name."""
+        import re  # what is in order is never searched
+
         last = re.escape(key.rpartition(".")[2])
         expression = re.compile(rf"""^\s*(\[.*\b{last}\b.*\]|["']?{last}["']?\s*[=.]|.*[{{,]\s*["']?{last}["']?\s*=)""")
         for number, line in enumerate(self.text.splitlines(), 1):
@@ -114,6 +115,8 @@ def parse_toml(path: str, code: str, raw: bytes) -> Document:
 
 def _invalid(path: str, code: str, reason: str, lines: int = 0) -> ConfigError:
     """Return the error of the parser, whose words name a line; "end of document" is the last of ``lines``."""
+    import re
+
     found = re.search(r"\(at line (\d+)", reason)
     line = int(found[1]) if found else lines if "(at end of document)" in reason else None
     where = f"{path!r} line {line}" if line else repr(path)
@@ -123,6 +126,8 @@ def _invalid(path: str, code: str, reason: str, lines: int = 0) -> ConfigError:
 def _check_keys_are_short(text: str) -> None:
     # Strings and comments, also unended ones. Each repetition ends with what may be absent, so none is tried twice; not
     # possessive, which Python 3.11 gets wrong beside a lookahead. Compiled here: most starts read no TOML.
+    import re
+
     quoted = re.compile(r"""  "{3}(?:[^"\\]+|\\.|"(?!""))*(?:"{3,5})?  |  '{3}(?:[^']+|'(?!''))*(?:'{3,5})?
                            |  "(?:[^"\\\n]+|\\.)*"?  |  '[^'\n]*'?  |  \#[^\n]*  """, re.DOTALL | re.VERBOSE)
     for part in re.split(r"[\n,={]", quoted.sub("s", text)):

@@ -9,7 +9,6 @@ Read next: ``stockade.rules.schema`` (which keys a list may have), ``docs/tiers.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -18,6 +17,7 @@ from itertools import repeat
 
 from stockade.errors import ConfigError, nearest
 from stockade.frozen import NamedTuple
+from stockade.jsontext import loads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 RULES_DIR = os.path.dirname(os.path.abspath(__file__))
 COMPILED = os.path.join(RULES_DIR, "compiled.json")
-COMPILED_SCHEMA = "stockade.rules.v2"
+COMPILED_SCHEMA = "stockade.rules.v3"
+_HEAD, _TAIL = f'{{"schema":"{COMPILED_SCHEMA}",\n'.encode(), b'\n"end":null}\n'
 
 
 class Entry(NamedTuple):
@@ -76,33 +77,40 @@ DEFAULTS: Mapping[str, Any] = {**dict.fromkeys(("id", "list", "why", "source"), 
 
 
 @lru_cache(maxsize=1)
-def _sections() -> dict[str, str]:
-    """Return the raw text of each list and profile, by name.
+def _content() -> bytes:
+    try:
+        with open(COMPILED, "rb", buffering=0) as stream:
+            content = stream.read()
+    except OSError as err:
+        raise ConfigError("rules_invalid", f"rules in {COMPILED!r}: cannot be read ({err})") from err
+    if not content.startswith(_HEAD) or not content.endswith(_TAIL):
+        raise ConfigError("rules_invalid", f"rules in {COMPILED!r}: cut short, or not of schema {COMPILED_SCHEMA!r}")
+    return content
+
+
+def _member(name: str) -> Any:
+    """Return a list, a profile or the index; None where there is none.
 
     The compiled file is one JSON document with one member a line, so that a start parses only the
     lists it asks for.
     """
-    try:
-        with open(COMPILED, encoding="utf-8") as stream:
-            lines = stream.read().split("\n")
-    except (OSError, ValueError) as err:
-        raise ConfigError("rules_invalid", f"rules in {COMPILED!r}: cannot be read ({err})") from err
-    if lines[:1] != [f'{{"schema":"{COMPILED_SCHEMA}",'] or lines[-2:] != ['"end":null}', ""]:
-        raise ConfigError("rules_invalid", f"rules in {COMPILED!r}: cut short, or not of schema {COMPILED_SCHEMA!r}")
-    found = {}
-    for line in lines[1:-2]:
-        name, _, text = line.partition(":")
-        found[name.strip('"')] = text.removesuffix(",")
+    content, mark = _content(), f'\n"{name}":'.encode(errors="surrogatepass")
+    start = -1 if '"' in name else content.find(mark)
+    return None if start < 0 else _parse(name, content[start + len(mark):content.index(b"\n", start + 1)])
+
+
+@lru_cache(maxsize=1)
+def _index() -> dict[str, Any]:
+    """Return the names of the ``lists`` and ``profiles``, sorted, and ``match``: command name -> profile."""
+    found = _member("index")
+    if not isinstance(found, dict):
+        raise ConfigError("rules_invalid", f"rules in {COMPILED!r}: there is no index")
     return found
 
 
-def _names(kind: str) -> tuple[str, ...]:
-    return tuple(sorted(name[len(kind):] for name in _sections() if name.startswith(kind)))
-
-
-def _parse(name: str, text: str) -> Any:
+def _parse(name: str, line: bytes) -> Any:
     try:
-        return json.loads(text)
+        return loads(line.removesuffix(b","))
     except ValueError as err:
         raise ConfigError("rules_invalid", f"rules in {COMPILED!r}: {name!r} cannot be read ({err})") from err
 
@@ -128,21 +136,21 @@ def load_list(name: str) -> tuple[Entry, ...]:
 
     Raises: ConfigError ``rules_invalid`` for a list that does not exist.
     """
-    text = _sections().get(f"list/{name}")
-    if text is None:
+    columns = _member(f"list/{name}")
+    if columns is None:
         raise ConfigError("rules_invalid", f"list {name!r}: not in the compiled rules",
                           hint=nearest(name, list_names()))
-    return _entries(name, _parse(name, text))
+    return _entries(name, columns)
 
 
 def list_names() -> tuple[str, ...]:
     """Return the names of the reviewed lists, sorted."""
-    return _names("list/")
+    return tuple(_index()["lists"])
 
 
 def profile_names() -> tuple[str, ...]:
     """Return the names of the built-in profiles, sorted."""
-    return _names("profile/")
+    return tuple(_index()["profiles"])
 
 
 def profile_data(name: str) -> dict[str, Any]:
@@ -150,12 +158,17 @@ def profile_data(name: str) -> dict[str, Any]:
 
     Raises: ConfigError ``unknown_profile``.
     """
-    text = _sections().get(f"profile/{name}")
-    if text is None:
+    found: dict[str, Any] | None = _member(f"profile/{name}")
+    if found is None:
         raise ConfigError("unknown_profile", f"profile {name!r}: no built-in profile of that name",
                           hint=nearest(name, profile_names()))
-    result: dict[str, Any] = _parse(name, text)
-    return result
+    return found
+
+
+def profile_for(command: str) -> str | None:
+    """Return the built-in profile that a command of this name stands for, or None."""
+    found: str | None = _index()["match"].get(command)
+    return found
 
 
 def main(argv: list[str]) -> int:

@@ -9,7 +9,6 @@ away than what would be used without it. Read next: ``resolve.py``.
 from __future__ import annotations
 
 import os
-import re
 
 from stockade.paths import is_below
 from stockade.rules.names import AUTO_CALLER
@@ -17,8 +16,6 @@ from stockade.rules.profile import BUILT_IN
 from stockade.rules.request import Request
 from stockade.rules.settings import Settings
 from stockade.rules.tiers import Caller
-
-_PYTHON = re.compile(r"python(\d(\.\d+)?)?")
 
 
 def picked(request: Request, settings: Settings, workspace: str) -> str | None:
@@ -34,8 +31,11 @@ def picked(request: Request, settings: Settings, workspace: str) -> str | None:
 
 def _module(argv: tuple[str, ...]) -> str | None:
     """``python -m NAME``: Python looks for NAME in the working directory first."""
-    if len(argv) > 2 and argv[1] == "-m" and _PYTHON.fullmatch(os.path.basename(argv[0])):
-        return argv[2]
+    if len(argv) > 2 and argv[1] == "-m":
+        import re
+
+        if re.fullmatch(r"python(\d(\.\d+)?)?", os.path.basename(argv[0])):
+            return argv[2]
     return None
 
 

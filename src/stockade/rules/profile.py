@@ -15,7 +15,7 @@ from stockade.frozen import dataclass
 from stockade.rules.files import Document, check_directory, read_toml
 from stockade.rules.governance import SYSTEM_DIR
 from stockade.rules.layer import LAYER_KEYS, Layer, PathRef, parse_layer, path_ref
-from stockade.rules.load import profile_data, profile_names
+from stockade.rules.load import profile_data, profile_for, profile_names
 from stockade.rules.looked import Looked
 from stockade.rules.names import check_caller
 from stockade.rules.units import choice
@@ -191,11 +191,7 @@ class ProfileStore:
 
     def pick(self, argv0: str) -> str | None:
         """Return the built-in profile that a bare command name stands for, or None."""
-        base = os.path.basename(argv0)
-        for name in profile_names():
-            if base in profile_data(name).get("match", (name,)):
-                return name
-        return None
+        return profile_for(os.path.basename(argv0))
 
 
 def _built_in(name: str) -> Profile:

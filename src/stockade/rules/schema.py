@@ -102,18 +102,26 @@ def compile_rules(rules_dir: str) -> str:
     lists = {name: _compile_list(os.path.join(rules_dir, f"{name}.toml"), shape)
              for name, shape in sorted(_SHAPES.items())}
     _merge_waives(lists)
-    members = [f'{{"schema":"{COMPILED_SCHEMA}",']
-    members += [_member(f"list/{name}", _columns(rows)) for name, rows in lists.items()]
     profile_dir = os.path.join(rules_dir, "profiles")
-    for file_name in sorted(os.listdir(profile_dir)):
-        if file_name.endswith(".toml"):
-            members.append(_member(f"profile/{file_name[:-5]}", _compile_profile(os.path.join(profile_dir, file_name))))
+    profiles = {name[:-5]: _compile_profile(os.path.join(profile_dir, name))
+                for name in sorted(os.listdir(profile_dir)) if name.endswith(".toml")}
+    members = [f'{{"schema":"{COMPILED_SCHEMA}",', _member("index", _index(lists, profiles))]
+    members += [_member(f"list/{name}", _columns(rows)) for name, rows in lists.items()]
+    members += [_member(f"profile/{name}", profile) for name, profile in profiles.items()]
     return "\n".join([*members, '"end":null}', ""])
 
 
 def _member(name: str, value: object) -> str:
     # One member a line: the loader finds a list without parsing the others.
     return f'"{name}":' + json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":")) + ","
+
+
+def _index(lists: Mapping[str, object], profiles: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    match: dict[str, str] = {}
+    for name, profile in sorted(profiles.items()):
+        for command in profile.get("match", (name,)):
+            match.setdefault(command, name)
+    return {"lists": sorted(lists), "profiles": sorted(profiles), "match": match}
 
 
 def _columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:

@@ -7,11 +7,11 @@ Read next: ``stockade.rules.settings``.
 
 from __future__ import annotations
 
-import json
 import time
 
 from stockade.errors import ConfigError
 from stockade.ids import digest
+from stockade.jsontext import loads
 from stockade.paths import StateHome, atomic_write
 from stockade.rules.files import Document, read_checked
 from stockade.rules.looked import Looked
@@ -62,7 +62,7 @@ def _entries(state: StateHome, looked: Looked | None = None) -> dict[str, Any]:
     if raw is None:
         return {}
     try:
-        data = json.loads(raw)
+        data = loads(raw)
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else error
         raise ConfigError("config_invalid", f"file {str(state.trust_file)!r}: {reason}",
@@ -75,5 +75,7 @@ def _entries(state: StateHome, looked: Looked | None = None) -> dict[str, Any]:
 
 
 def _save(state: StateHome, entries: dict[str, Any]) -> None:
+    import json
+
     text = json.dumps({"schema": _SCHEMA, "files": entries}, sort_keys=True, indent=1)
     atomic_write(state.trust_file, text.encode("utf-8"))

@@ -28,9 +28,9 @@ def test_only_the_top_most_submounts_are_given() -> None:
 
 def test_a_bind_mount_gives_an_alias_of_what_lies_below_it() -> None:
     mounts = mountinfo.parse(TEXT)
-    assert mountinfo.aliases(mounts, "/home/u/src/.env") == ("/mnt/alias/.env",)
-    assert mountinfo.aliases(mounts, "/home/u/other") == ()
-    assert mountinfo.aliases(mounts, "/mnt/alias/x") == ("/home/u/src/x",)
+    paths = ("/home/u/src/.env", "/home/u/other", "/mnt/alias/x")
+    assert mountinfo.aliases(mounts, paths) == (
+        ("/home/u/src/.env", "/mnt/alias/.env"), ("/mnt/alias/x", "/home/u/src/x"))
 
 
 def test_the_table_of_this_process_has_a_root() -> None:

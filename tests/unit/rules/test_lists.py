@@ -329,18 +329,18 @@ def test_a_damaged_compiled_file_is_an_error_not_an_empty_list(tmp_path: os.Path
     with open(load.COMPILED, encoding="utf-8") as stream:
         text = stream.read()
     target = os.path.join(tmp_path, "compiled.json")
-    for damaged in ("", text[: len(text) // 2], text.replace("rules.v2", "rules.v9", 1),
+    for damaged in ("", text[: len(text) // 2], text.replace("rules.v3", "rules.v9", 1),
                     text.replace('"kind":["dir",', '"kind":[', 1), text.replace('"kind":[', '"sort":[', 1)):
         with open(target, "w", encoding="utf-8") as stream:
             stream.write(damaged)
         monkeypatch.setattr(load, "COMPILED", target)
-        load._sections.cache_clear()
+        load._content.cache_clear()
         load.load_list.cache_clear()
         with pytest.raises(ConfigError) as caught:
             load_list("credentials")
         assert caught.value.code == "rules_invalid"
     monkeypatch.undo()
-    load._sections.cache_clear()
+    load._content.cache_clear()
     load.load_list.cache_clear()
 
 
