@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
-Identity = tuple[int, int, int, int, int] | None
+Identity = tuple[int, int, int, int] | None
 
 
 class Witness:
@@ -41,9 +41,8 @@ class Witness:
     def still_true(self, env: Mapping[str, str]) -> bool:
         """Tell whether every path and variable is as it was."""
         plain = dict(env)  # os.environ encodes a name at each look-up, and there are a hundred
-        for name, value in self._names.items():
-            if plain.get(name) != value:
-                return False
+        if self._names != {name: plain.get(name) for name in self._names}:
+            return False
         # The mounts first: a path on one that came since may never answer.
         if self._mounts is not None and _mount_table() != self._mounts:
             return False
@@ -51,6 +50,7 @@ class Witness:
 
     def _paths_are_as_they_were(self) -> bool:
         # A strict box looks at a hundred paths at each start: no call per path but the kernel's.
+        # Nothing of a file changes without its ctime; the size tells two changes in one tick of the clock apart.
         lstat = os.lstat
         for path, seen in self._paths.items():
             try:
@@ -59,7 +59,8 @@ class Witness:
                 if seen is not None:
                     return False
                 continue
-            if (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns) != seen:
+            if seen is None or info.st_ctime_ns != seen[3] or info.st_ino != seen[1] or info.st_size != seen[2] \
+                    or info.st_dev != seen[0]:
                 return False
         return True
 
@@ -68,12 +69,12 @@ class Witness:
 
 
 def identity(path: str) -> Identity:
-    """Return device, inode, size, mtime and ctime in nanoseconds; None when it is not there."""
+    """Return device, inode, size and ctime in nanoseconds; None when it is not there."""
     try:
         info = os.lstat(path)
     except OSError:
         return None
-    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
+    return info.st_dev, info.st_ino, info.st_size, info.st_ctime_ns
 
 
 def _mount_table() -> bytes:
