@@ -41,7 +41,7 @@ lint: setup ## ruff, mypy, import layers, house style
 	@.venv/bin/lint-imports --no-cache
 	@$(PY) -m pytest -q tests/lint
 
-docs: setup ## write docs/tiers.md and docs/errors.md from the tables in the code
+docs: setup ## write docs/tiers.md, docs/errors.md and the table of docs/decision.md from the tables in the code
 	@$(PY) scripts/gen_docs.py
 
 bench: setup ## measure spawning side by side with bubblewrap and print the budgets

@@ -105,6 +105,11 @@ FIELD_C = (
     _field("C.kernel_side_doors", "a datagram socketpair aimed at a host path and openat2 with a setuid mode fail", "measured"),
 )
 
+DECISION = (
+    _field("decision.carve_outs", "a run without a box needs a proven installed program or the operator's word, and neither works where a box can be made, under a floor, after a shortage or in a foreign sandbox", "decision table, D3 and D4"),
+    _field("decision.inside", "inside a box what it has is passed through, what it lacks is refused by name, and less than asked needs a word", "decision table, D7 to D13"),
+)
+
 FIELD_D = (
     _field("D.obstacles", "each obstacle that a host has against boxes has its class, cause and remedy, and doctor's status says yes, no or cannot tell", "field failures, host obstacles; KiroCrew 1137, 9765, 8629; codex 15434; nsjail 236"),
     _field("D.older_landlock", "with an older Landlock or none, namespaces alone keep every tier without a network; with the host's the one promise that is lost is named", "tiers, backends; landrun 11"),
@@ -205,7 +210,7 @@ KNOWN_GAPS = {
     "no_debian_tools": "a tool of the system's packages is missing, and only root can install it",
 }
 
-NOW = PROMISES + LAUNCHER + FIELD_A + FIELD_B + FIELD_C + FIELD_D + END + FIELD_F + INSTALL + LEARN + PROVE + CACHES + AGENTS + FIELD_E
+NOW = PROMISES + LAUNCHER + DECISION + FIELD_A + FIELD_B + FIELD_C + FIELD_D + END + FIELD_F + INSTALL + LEARN + PROVE + CACHES + AGENTS + FIELD_E
 BY_ID = {entry.id: entry for entry in NOW + DEFERRED}
 
 

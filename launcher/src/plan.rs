@@ -398,6 +398,13 @@ fn finish(mut plan: Plan, binds: &BTreeMap<String, String>) -> Result<Plan, Refu
         substitute(path, binds)?;
         canonical(path)?;
     }
+    // What the box may read and write, as src/stockade/host/within.py reads it in the box record.
+    let told = plan.record.iter_mut().filter(|(key, _)| matches!(key.as_str(), "read" | "write"));
+    for value in told.filter_map(|(_, value)| value.as_array_mut()).flatten() {
+        if let serde_json::Value::String(path) = value {
+            substitute(path, binds)?;
+        }
+    }
     // Stable: of two rows at one depth the later one in the plan is put on top.
     plan.mounts.sort_by_key(|r| (matches!(r, Row::Seal { .. }), depth(r.target())));
     plan.guards.sort_by_key(|g| depth(&g.path));

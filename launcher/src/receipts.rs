@@ -95,6 +95,7 @@ impl Session {
     pub fn record_launch(&self, box_: &Supervisor, out: &Out, args: &Args) -> Result<(), Refusal> {
         let plan = &self.loaded.plan;
         let (evaluation, mechanisms) = session::evaluate(plan, box_.snapshot)?;
+        let asked = session::requested(plan)?;
         let record = report::Launch {
             schema: report::SCHEMA,
             record: "launch",
@@ -105,7 +106,9 @@ impl Session {
             kernel: version::kernel(),
             landlock_abi: landlock::kernel_abi() as u32,
             caller: plan.caller.clone(),
-            requested_tier: session::requested(plan)?,
+            standing: report::Standing::of(&plan.record),
+            tier_downgrade: evaluation.effective_tier < asked,
+            requested_tier: asked,
             effective_tier: evaluation.effective_tier,
             profiles: plan.profiles.clone(),
             promises: evaluation.states.clone(),

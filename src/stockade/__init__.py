@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from stockade.process.api import Completed, Popen, decide, run, wrap
     from stockade.process.receipt import Receipt
     from stockade.process.sandbox import Sandbox
+    from stockade.rules.firstparty import register_first_party
     from stockade.rules.promises import PROMISES, Promise
     from stockade.rules.tiers import Tier
 
@@ -47,14 +48,15 @@ _HOME = {
     "Decision": "decision", "EnvPolicy": "environment",
     "PROMISES": "rules.promises", "Promise": "rules.promises", "Tier": "rules.tiers",
     "Receipt": "process.receipt", "Sandbox": "process.sandbox",
+    "register_first_party": "rules.firstparty",
     "run_async": "process.aio", "spawn": "process.aio",
 }
 
 __all__ = [
     "PROMISES", "Active", "AuditUnavailable", "CommandFailed", "Completed", "ConfigError", "Decision",
     "Denied", "DowngradeWarning", "EnvPolicy", "Error", "LaunchFailed", "Popen", "Promise", "Receipt",
-    "Refused", "Sandbox", "Tier", "TimedOut", "__version__", "active", "decide", "run", "run_async", "spawn",
-    "wrap",
+    "Refused", "Sandbox", "Tier", "TimedOut", "__version__", "active", "decide", "register_first_party", "run",
+    "run_async", "spawn", "wrap",
 ]
 
 

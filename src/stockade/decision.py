@@ -1,242 +1,238 @@
 """The decision: a pure function of the request, the place and the host; no I/O.
 
-Owns: the table D1-D13 of docs/decision.md. This version answers with D1, D2 and D6, and with
-D12 inside a box; the rows between need mechanisms that it does not have.
-Fails closed: whatever no row allows is refused with a code, the missing promises and a remedy;
-there is no weaker run without a word from the caller.
-Read next: ``stockade.plan.compile`` (what becomes of ``wrap``), ``stockade.host`` (the facts).
+Owns: the table D1-D13. Rows are asked in their order; the first that applies is the answer, and each
+that does not says why. A row whose mechanism this version lacks waits for a fact that nobody gives yet.
+Fails closed: what no row allows is refused with a code, the missing promises and a remedy; there is
+no weaker run without a word from the caller, the operator or an installed program that was proven.
+Read next: ``rules/circumstances.py`` (the facts), ``rules/case.py``, ``docs/decision.md`` (its table is made
+from here), ``stockade.process.prepare`` (what becomes of an answer).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-from stockade.errors import CODES, Refused
-from stockade.frozen import dataclass, field
-from stockade.rules.promises import effective_tier, required
-from stockade.rules.tiers import Tier
+from stockade.frozen import NamedTuple, replace
+from stockade.rules.answer import KINDS, Decision
+from stockade.rules.case import Case
+from stockade.rules.circumstances import BackendVerdict, Host, Place
+from stockade.rules.promises import effective_tier
+from stockade.rules.tiers import Caller, Tier
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Protocol
+    from collections.abc import Callable
 
-    from stockade.rules.layer import Sourced
     from stockade.rules.resolve import Resolved
-else:
-    Protocol = object
 
-KINDS = ("wrap", "tighten", "delegate", "passthrough", "unconfined", "refuse")
+    Answer = Decision | str  # the decision, or why the row does not apply
+    Ask = Callable[[Case], Answer]
 
+__all__ = ["KINDS", "ROWS", "BackendVerdict", "Decision", "Host", "Place", "decide"]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendVerdict:
-    """What one backend can keep on this host, found by the probe.
-
-    Args: keeps: promise ids; open_net: those of them that it does not keep for a box with the host's
-    network; code: why it cannot be used at all (``""`` when it can): a key of ``CODES`` such as
-    ``userns_denied``; reason, remedy: for people; transient: worth a retry.
-    settled: False when a part of the probe could not be made, so that the next request tries again.
-    obstacle: its class (``stockade.host.obstacles``); step, object, errno: what the launcher was refused;
-    commands: the remedy, to paste; sysctl: the setting that is the whole of it.
-    """
-
-    name: str
-    keeps: frozenset[str] = frozenset()
-    open_net: frozenset[str] = frozenset()
-    namespaces: bool = False
-    code: str = ""
-    reason: str = ""
-    remedy: str = ""
-    transient: bool = False
-    settled: bool = True
-    obstacle: str = ""
-    step: int | None = None
-    object: str = ""
-    errno: str = ""
-    commands: tuple[str, ...] = ()
-    sysctl: tuple[str, str] | None = None
-
-    def kept(self, net: str) -> frozenset[str]:
-        """Return the promises that it keeps for a box with network ``net``."""
-        if self.code:
-            return frozenset()
-        return self.keeps if net == "none" else self.keeps - self.open_net
+INSIDE, OUTSIDE = "this process is in a box", "this process is in no box"
+UNKNOWN = "whether this process is confined cannot be told"
 
 
-class Place(Protocol):
-    """Where the calling process is, attested by the kernel (``stockade.host.active``)."""
+class Row(NamedTuple):
+    """One row: what docs/decision.md says of it, and the function that answers."""
 
-    @property
-    def where(self) -> str:
-        """``outside``, ``box``, ``foreign`` or ``unknown``."""
-
-    @property
-    def tier(self) -> Tier | None:
-        """Tier of the surrounding box, if there is one and it is known."""
-
-    @property
-    def known(self) -> bool:
-        """Whether ``tier`` is attested."""
+    id: str
+    where: str
+    host: str
+    request: str
+    answer: str
+    ask: Ask
 
 
-class Host(Protocol):
-    """What the host can keep, strongest backend first (``stockade.host.facts``)."""
-
-    @property
-    def backends(self) -> Sequence[BackendVerdict]:
-        """Verdicts of all backends that exist here."""
+ROWS: list[Row] = []
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """The answer, always with reasons.
-
-    ``effective_tier`` is what the chosen backend is expected to keep; the receipt says what it
-    kept. ``env_tier`` is the tier whose environment promises hold, also when nothing else does.
-    """
-
-    kind: str
-    row: str
-    tier: Tier
-    requested_tier: str
-    active_tier: str | None
-    tier_known: bool
-    effective_tier: str | None
-    tier_downgrade: bool = False
-    env_tier: Tier
-    backend: str | None = None
-    code: str | None = None
-    reasons: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    remedy: str | None = None
-    transient: bool = False
-    values: Mapping[str, Sourced] = field(default_factory=dict)
-
-    def raise_if_refused(self) -> None:
-        """Raise: Refused with the code, reasons, missing promises and remedy of the decision."""
-        if self.kind == "refuse" and self.code is not None:
-            raise Refused(self.code, "; ".join(self.reasons), reasons=self.reasons, missing=self.missing,
-                          remedy=self.remedy, transient=self.transient)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the decision as plain data (schema ``stockade.decision.v1``)."""
-        return {
-            "schema": "stockade.decision.v1", "kind": self.kind, "row": self.row, "tier": str(self.tier),
-            "requested_tier": self.requested_tier, "active_tier": self.active_tier, "tier_known": self.tier_known,
-            "effective_tier": self.effective_tier, "tier_downgrade": self.tier_downgrade,
-            "backend": self.backend, "code": self.code, "reasons": list(self.reasons),
-            "missing": list(self.missing), "remedy": self.remedy, "transient": self.transient,
-            "values": {name: {"value": item.value, "origin": item.origin} for name, item in self.values.items()},
-        }
+def row(where: str, host: str, request: str, answer: str) -> Callable[[Ask], Ask]:
+    """Add the function below as the next row of the table."""
+    def add(ask: Ask) -> Ask:
+        ROWS.append(Row(f"D{len(ROWS) + 1}", where, host, request, answer, ask))
+        return ask
+    return add
 
 
 # (6): decide.
 def decide(where: Place, host: Host, request: Resolved) -> Decision:
-    """Return the one row of the table that applies; pure.
+    """Return the first row of the table that applies; pure.
 
     Args: where: step 4; host: step 5; request: steps 1-3, with the floor applied.
     """
-    if where.where == "box":
-        return _nested(where, request)
-    if request.tier == Tier.off:
-        return _off(where, request)
-    best = _best(host, request)
-    # Absence of a verdict is not a verdict: a host nobody probed keeps nothing.
-    if best is None or best.code or _uncovered(best, request):
-        return _no_backend(where, best, request)
-    return _wrap(where, best, request)
+    case = Case(where, host, request)
+    passed: list[tuple[str, str]] = []
+    for item in ROWS:
+        found = item.ask(case)
+        if isinstance(found, Decision):
+            return replace(found, row=item.id, passed_over=tuple(passed))
+        passed.append((item.id, found))
+    raise AssertionError("unreachable: D6 and D13 take what no other row takes")
 
 
-def _wrap(where: Place, backend: BackendVerdict, request: Resolved) -> Decision:
-    """D2: wrap with the strongest backend; what it misses was accepted by name."""
-    missing = _missing(backend, request)
-    effective = min(effective_tier(backend.kept(request.net), namespaces=backend.namespaces), request.tier)
-    reasons = [f"{backend.name} keeps what {request.tier} promises"] if not missing else [
-        f"{backend.name} does not keep {', '.join(missing)}, which the caller accepts"]
-    return _decision(where, request, "wrap", "D2", backend=backend.name, effective_tier=str(effective),
-                     tier_downgrade=effective < request.tier, missing=missing, reasons=tuple(reasons))
+@row("outside, foreign sandbox", "any", "`off`, and no floor forbids it",
+     "`unconfined`; the environment promises of standard are kept")
+def _off(case: Case) -> Answer:
+    if case.inside or case.where == "unknown":
+        return INSIDE if case.inside else UNKNOWN
+    if case.tier > Tier.off or case.floor:
+        return case.floor if case.tier == Tier.off else f"{case.tier} was asked for, not off"
+    return case.answer("unconfined", effective_tier="off",
+                       reasons=("tier off was asked for and no floor forbids it", "environment as at standard"))
 
 
-def _off(where: Place, request: Resolved) -> Decision:
-    """D1: off without a floor runs unconfined, with the environment promises of standard."""
-    if request.policy.min_tier > Tier.off or request.policy.deny_unconfined:
-        # The floor raises the tier before this step; a request that gets here anyway is a fault.
-        return _decision(where, request, "refuse", "D6", code="policy_denied",
-                         reasons=("tier off: policy sets a floor",))
-    if where.where not in ("outside", "foreign"):
-        return _decision(where, request, "refuse", "D6", code="foreign_sandbox",
-                         reasons=("tier off: whether this process is confined cannot be told",),
-                         remedy="stockade doctor names what was found")
-    return _decision(where, request, "unconfined", "D1", effective_tier=str(Tier.off), env_tier=Tier.standard,
-                     reasons=("tier off was asked for and no floor forbids it", "environment as at standard"))
+@row("anywhere but in a box of ours", "a backend keeps all promises of the tier that nobody accepted to lose", "a tier",
+     "`wrap` with the strongest backend")
+def _wrap(case: Case) -> Answer:
+    best = case.best
+    if case.inside or case.tier == Tier.off:
+        return INSIDE if case.inside else "off asks for no box"
+    if best is None or best.code:
+        return "no backend exists for this host" if best is None else f"{best.name}: {best.reason or best.code}"
+    open_ = case.uncovered(best)
+    if open_:
+        return f"{best.name} does not keep {', '.join(open_)}"
+    missing, kept = case.lost(best), best.kept(case.request.net)
+    effective = min(effective_tier(kept, namespaces=best.namespaces), case.tier)
+    why = f"{best.name} keeps what {case.tier} promises" if not missing else \
+        f"{best.name} does not keep {', '.join(missing)}, which the caller accepts"
+    return case.answer("wrap", backend=best.name, effective_tier=str(effective), missing=missing, reasons=(why,),
+                       tier_downgrade=effective < case.tier)
 
 
-def _no_backend(where: Place, best: BackendVerdict | None, request: Resolved) -> Decision:
-    """D6: refuse with the missing promises and the remedy for this host.
-
-    D3-D5 would start a weaker run here (own argv, an operator's opt-in, another sandbox); without
-    their mechanisms the answer is the same typed refusal for every class.
-    """
-    missing = _missing(best, request) if best else tuple(p.id for p in required(request.tier))
-    transient = best is not None and best.transient
-    code = "transient" if transient else "foreign_sandbox" if where.where != "outside" else "no_backend"
-    why = best.reason or best.code if best else "no backend exists for this host"
-    remedy = best.remedy if best else ""
-    if best is not None and not best.code and set(missing) <= best.open_net:
-        # Everything but the host's network is fine; what is wrong with that is the reason.
-        why, remedy = f"with the host's network {why}", f"{remedy}, or accept {' and '.join(missing)}"
-    elif not why:
-        why = f"{best.name if best else 'host'} does not keep {', '.join(missing)}"
-    reasons = [f"tier {request.tier}: {why}"]
-    if where.where == "unknown":
-        reasons.append("whether this process is confined cannot be told")
-    return _decision(where, request, "refuse", "D6", code=code, transient=transient, missing=missing,
-                     reasons=tuple(reasons), remedy=remedy or CODES[code].hint)
+@row("outside", "no backend at all, and none that was only short of something",
+     "class `first_party`, proven; no floor",
+     "`unconfined`; the environment promises of the tier are kept; one warning per process")
+def _first_party(case: Case) -> Answer:
+    barred = case.carve_out()
+    if barred or case.request.caller != Caller.FIRST_PARTY:
+        return barred or f"class {case.request.caller} is no proven first_party"
+    return case.unconfined("a program of this installation, proven by its distribution, runs without a box",
+                           "min_tier or deny_unconfined in /etc/stockade/policy.toml refuses it")
 
 
-def _nested(where: Place, request: Resolved) -> Decision:
-    """D7-D13 need the nest service, a further layer or the gateway: refuse, whatever is asked."""
-    around = f"a {where.tier} box" if where.tier is not None and where.known else "a box of unknown tier"
-    return _decision(where, request, "refuse", "D12", code="nested_unsupported",
-                     missing=tuple(p.id for p in required(request.tier)) if request.tier else (),
-                     reasons=(f"tier {request.tier}: this process is inside {around}, and this version cannot "
-                              "start another one in it",),
-                     remedy="start the command from outside the box, or run it directly inside this one")
+@row("outside", "no backend at all, and none that was only short of something",
+     "the operator set `allow_unconfined`; no floor",
+     "`unconfined`; the environment promises of the tier are kept; one warning per process")
+def _allow_unconfined(case: Case) -> Answer:
+    barred, word = case.carve_out(), case.request.allow_unconfined
+    if barred or word is None:
+        return barred or "no configuration says allow_unconfined"
+    return case.unconfined(f"{word.origin} says allow_unconfined", f"allow_unconfined = false in {word.origin}")
 
 
-def _best(host: Host, request: Resolved) -> BackendVerdict | None:
-    """Return the backend that misses least; the first named wins a tie (strongest first)."""
-    if not host.backends:
-        return None
-    # A usable backend comes before a broken one; among broken ones a transient fault is the
-    # better news, because its remedy is to try again.
-    return min(host.backends, key=lambda b: (bool(b.code), not b.transient if b.code else False,
-                                             len(_uncovered(b, request)), len(_missing(b, request))))
+@row("outside", "the agent's own sandbox is verified on, no other fits around it, and it keeps the tier",
+     "class `agent`, no path restriction of its own", "`delegate` to that sandbox; audit or deny")
+def _agents_own(case: Case) -> Answer:
+    inner, request = case.host.inner, case.request
+    if case.where != "outside" or request.caller != Caller.AGENT:
+        return "only for an agent outside every sandbox"
+    if inner is None or inner.code or case.tier == Tier.off or case.uncovered(inner):
+        return "the agent has no verified sandbox of its own that keeps the tier"
+    if request.hide or any(grant.named for grant in (*request.read, *request.write_roots)):
+        return "the request restricts paths, which that sandbox cannot express"
+    missing = case.lost(inner)
+    effective = min(effective_tier(inner.kept(request.net), namespaces=inner.namespaces), case.tier)
+    return case.answer("delegate", backend=inner.name, effective_tier=str(effective), missing=missing,
+                       tier_downgrade=effective < case.tier, reasons=(f"{inner.name} confines this agent itself",))
 
 
-def _missing(backend: BackendVerdict, request: Resolved) -> tuple[str, ...]:
-    keeps = backend.kept(request.net)
-    return tuple(p.id for p in required(request.tier, namespaces=backend.namespaces) if p.id not in keeps)
+@row("anywhere but in a box of ours", "otherwise, and D9 does not apply", "any",
+     "`refuse`: `no_backend`, `foreign_sandbox`, `transient` or `policy_denied`, the missing promises, the remedy")
+def _refuse(case: Case) -> Answer:
+    if case.inside:
+        return INSIDE
+    layered = _layer(case)
+    return case.no_backend(UNKNOWN if case.where == "unknown" else "") if isinstance(layered, str) else \
+        "a further layer keeps what the tier adds"
 
 
-def _uncovered(backend: BackendVerdict, request: Resolved) -> tuple[str, ...]:
-    """Return missing promises that no ``accept`` word covers.
+@row("a box at the tier or above", "the box allows nothing that the request does not",
+     "needs nothing that the box lacks", "`passthrough`; the environment delta is applied")
+def _pass(case: Case) -> Answer:
+    blocked = _cannot_serve(case)
+    if blocked or case.tier == Tier.off:
+        return blocked or case.through("off asks for no box of its own, and the one around stays")
+    if case.below():
+        return f"{case.around()} is below {case.tier}"
+    if case.place.wider is None or case.place.wider:
+        return case.beyond()
+    return case.through(f"{case.around()} keeps what {case.tier} promises, and allows no more than was asked for")
 
-    A tier name covers everything once the backend keeps at least that tier.
-    """
-    words = {item.value for item in request.accept}
-    kept = effective_tier(backend.kept(request.net), namespaces=backend.namespaces)
-    if any(tier.name in words and kept >= tier for tier in Tier if tier > Tier.off):
-        return ()
-    return tuple(name for name in _missing(backend, request) if name not in words)
+
+@row("a box of known tier", "its supervisor answers", "a tier; needs nothing that the box lacks",
+     "`tighten` by the nest service: a real narrower box")
+def _nest(case: Case) -> Answer:
+    blocked = _cannot_serve(case)
+    if blocked or case.active is None or not case.place.nests:
+        return blocked or ("the tier of the box is not known" if case.active is None else
+                           "the supervisor of the box builds none inside it")
+    return case.answer("tighten", backend="namespaces", effective_tier=str(case.tier),
+                       reasons=(f"the supervisor of {case.around()} builds a box of {case.tier} in it",))
 
 
-def _decision(where: Place, request: Resolved, kind: str, row: str, **fields: Any) -> Decision:
-    """Fill what every record carries."""
-    known = where.known if where.where == "box" else where.where == "outside"
-    active = str(where.tier) if where.where == "box" and where.tier is not None else \
-        str(Tier.off) if where.where == "outside" else None
-    return Decision(**{
-        "kind": kind, "row": row, "tier": request.tier, "requested_tier": str(request.tier),
-        "active_tier": active, "tier_known": known, "effective_tier": None,
-        "env_tier": max(request.tier, Tier.standard), "values": request.values, **fields})
+@row("a box below the tier, foreign sandbox", "Landlock and seccomp keep all that the tier adds, or it was accepted",
+     "a tier; needs nothing that the box lacks", "`tighten` by a further layer")
+def _layer(case: Case) -> Answer:
+    layer, blocked = case.host.layer, _cannot_serve(case) if case.inside else ""
+    if blocked or case.where not in ("box", "foreign") or case.tier == Tier.off or (case.inside and not case.below()):
+        return blocked or "only in a box below the tier, or in a foreign sandbox"
+    lost = case.unlayered()
+    if layer is None or layer.code or case.refused_of(lost, case.layered()):
+        return f"a further layer does not keep {', '.join(lost)}" if layer else "no further layer can be had"
+    effective = min(case.layered(), case.tier)
+    return case.answer("tighten", backend=layer.name, effective_tier=str(effective), missing=lost,
+                       tier_downgrade=effective < case.tier,
+                       reasons=(f"{layer.name} as a further layer keeps what {case.tier} adds",
+                                *((f"but {', '.join(lost)}, which the caller accepts",) if lost else ())))
+
+
+@row("a box below the tier", "the gateway answers", "exactly one pinned shape; needs nothing that the box lacks",
+     "`delegate` to the gateway")
+def _broker(case: Case) -> Answer:
+    blocked = _cannot_serve(case) or ("" if case.below() else "only in a box below the tier")
+    if blocked or case.host.broker is None or case.request.request.pass_fds:
+        return blocked or "no gateway has one pinned shape for this call"
+    return case.answer("delegate", backend="gateway", effective_tier=str(case.tier),
+                       reasons=(f"shape {case.host.broker} of the gateway is this call",))
+
+
+@row("a box of known tier below the tier", "–", "`accept` covers every missing promise; no floor above the box",
+     "`passthrough`, `downgraded`; the environment delta is applied; a warning on every call")
+def _accept(case: Case) -> Answer:
+    blocked = _cannot_serve(case) or ("" if case.below() and case.active is not None else
+                                      "only in a box of known tier below the tier")
+    if blocked or case.place.wider is None:
+        return blocked or case.beyond()
+    missing = case.missing_inside()
+    open_ = case.refused_of(missing, case.active or Tier.off)
+    if open_ or case.request.policy.min_tier > (case.active or Tier.off):
+        return f"nobody accepts to lose {', '.join(open_)}" if open_ else "policy sets a floor above the box"
+    return case.through(f"{case.around()} does not keep {', '.join(case.added())}, which the caller accepts",
+                        "the environment of the caller can be read in /proc",
+                        *((case.beyond(),) if case.place.wider else ()))
+
+
+@row("a box", "–", "a higher tier, or less than the box allows; nothing of the above",
+     "`refuse`: `tier_unreachable`, the missing promises, the remedy")
+def _unreachable(case: Case) -> Answer:
+    if not case.inside:
+        return OUTSIDE
+    if case.place.lacks and not case.below():
+        return "the tier is reached; what is missing is a grant"
+    return case.unreachable()
+
+
+@row("a box", "–", "needs a path, socket, host or variable that the box does not have",
+     "`refuse`: `grant_unreachable`, naming it")
+def _no_grant(case: Case) -> Answer:
+    if not case.place.lacks:
+        return "nothing that the request needs is missing"
+    return case.refuse("grant_unreachable", f"{case.around()} does not have {', '.join(case.place.lacks)}")
+
+
+def _cannot_serve(case: Case) -> str:
+    """Return why no row that runs inside a box applies, whatever it would run."""
+    if not case.inside:
+        return OUTSIDE
+    return f"the box does not have {', '.join(case.place.lacks)}" if case.place.lacks else ""

@@ -108,8 +108,10 @@ def examine(progress: Callable[[float], None] = lambda part: None) -> Health:
 def _trial(state: StateHome, tier: Tier, net: str) -> Trial:
     """Start the launcher's own --version in a box of the tier. What policy forbids is no gap of the host."""
     try:
-        launch = launch_of(alone(noop(str(tier), net), state), {"timeout": TIMEOUT_S})
-        status, receipt = ended(launch, TIMEOUT_S)
+        prepared = alone(noop(str(tier), net), state)
+        if prepared.compiled is None:
+            return Trial(tier=tier, net=net, code="tier_unreachable", reason="no-op: no box can be made here")
+        status, receipt = ended(launch_of(prepared, {"timeout": TIMEOUT_S}), TIMEOUT_S)
     except Error as error:
         return Trial(tier=tier, net=net, code=error.code, reason=error.message,
                      transient=isinstance(error, Refused) and error.transient)

@@ -166,7 +166,7 @@ def test_explain_says_where_every_value_comes_from(actor: Actor) -> None:
 def test_explain_says_in_words_what_its_numbers_mean(actor: Actor) -> None:
     said = stockade(actor, "explain", "--tier", "strict", "true")
     head = said.out.splitlines()[0]
-    assert "row D2 of the decision table: a backend of this host keeps all" in head
+    assert "row D2 of the decision table: namespaces keeps what strict promises" in head
     numbers = set(re.findall(r"steps? (\d)(?: (?:to|and) (\d))?\)", said.out))
     assert numbers == {("1", "3"), ("4", "5"), ("6", ""), ("8", "")}
     assert "1 request, 2 caller class, 3 policy, 4 where this process is" in said.out
@@ -392,7 +392,7 @@ def test_doctor_in_a_box_sends_its_reader_outside(actor: Actor) -> None:
     assert said.status == 1 and found["place"] == {"where": "box", "tier": "guarded"}
     assert [fix["commands"] for fix in found["fixes"]] == [["# on the host, outside the box: stockade doctor"]]
     assert "inside a guarded box, run " in found["fixes"][0]["why"]
-    assert {trial["code"] for trial in found["trials"]} == {"nested_unsupported"}
+    assert {trial["code"] for trial in found["trials"]} == {"tier_unreachable"}
     said = stockade(actor, "run", "--quiet", "sh", "-c", line.replace("doctor --json", "ps"))
     assert said.out == "no box can be seen from inside a box\n"
 

@@ -1,21 +1,121 @@
-"""Our own command inside a box: it is there, and says in one line what it cannot do."""
+"""A request from inside a box: what is there is passed through, the rest is refused by name, never weaker in silence."""
 
 from __future__ import annotations
+
+import json
+from typing import Any
 
 import pytest
 
 from requirements import requirement
 from support.actors import PYTHON, Actor
+from support.boxes import BoxRun
+from support.cli import stockade
 
 CALL = "import sys; sys.path.insert(0, {lib!r}); from stockade.cli import main; raise SystemExit(main({words!r}))"
+# Runs one request after the other inside; prints what came of each.
+INSIDE = """
+import json, sys, warnings
+sys.path.insert(0, {lib!r})
+import stockade
+answers = []
+for argv, options in json.loads(sys.argv[1]):
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("default")
+        try:
+            done = stockade.run(argv, capture_output=True, text=True, **options)
+            answer = {{"status": done.returncode, "out": done.stdout, "err": done.stderr, **done.receipt.to_json()["launch"]}}
+        except stockade.Error as error:
+            answer = error.to_json()
+    answers.append({{**answer, "warned": [str(one.message) for one in said if one.category is stockade.DowngradeWarning]}})
+print(json.dumps(answers))
+"""
 
 
-@pytest.mark.parametrize("tier", ["standard", "guarded", "strict"])
-def test_a_run_inside_a_box_is_refused_in_one_line(actor: Actor, tier: str) -> None:
+def inside(actor: Actor, outer: str, *requests: tuple[list[str], dict[str, Any]],
+           **options: Any) -> tuple[list[dict[str, Any]], BoxRun]:
+    """Make the requests in one box of the outer tier; each gets what the box itself was granted, and its own."""
+    base = {"caller": "operator", "net": "none", "cwd": actor.workspace, "read": [str(actor.stage.bin)]}
+    asked = json.dumps([(argv, {**base, **own}) for argv, own in requests])
+    code = INSIDE.format(lib=str(actor.stage.lib))
+    run = actor.run([PYTHON, "-I", "-B", "-c", code, asked], tier=outer, **options)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout), run
+
+
+@requirement("decision.inside")
+@pytest.mark.parametrize(("outer", "tier"), [("strict", "strict"), ("strict", "standard"), ("guarded", "guarded"), ("standard", "standard")])
+def test_a_tier_that_the_box_keeps_is_passed_through_with_its_own_environment(actor: Actor, outer: str, tier: str) -> None:
+    argv = ["sh", "-c", "echo $LD_AUDIT-$GIVEN; test -e /run/stockade/box.json"]
+    (got,), run = inside(actor, outer, (argv, {"tier": tier, "set_env": {"GIVEN": "g"}, "env": {"PATH": "/usr/bin:/bin", "LD_AUDIT": "x"}}))
+    assert (got["status"], got["out"]) == (0, "-g\n"), got
+    assert (got["decision"], got["row"], got["backend"]) == ("passthrough", "D7", "none")
+    assert (got["requested_tier"], got["active_tier"], got["tier_known"]) == (tier, outer, True)
+    assert (got["effective_tier"], got["tier_downgrade"], got["missing"], got["warned"]) == (outer, False, [], [])
+    # The supervisor outside was told, and says who said so.
+    assert run.receipt["end"]["inside"] == 1
+
+
+@requirement("decision.inside")
+def test_off_inside_a_box_stays_in_it(actor: Actor) -> None:
+    argv = ["sh", "-c", f"echo x > {actor.elsewhere}/escaped"]
+    actor.make_dir(actor.elsewhere)
+    actor.sh(f"echo x > {actor.elsewhere}/escaped && rm {actor.elsewhere}/escaped")  # it works without the box
+    (got,), _ = inside(actor, "strict", (argv, {"tier": "off"}))
+    assert got["status"] != 0 and not actor.host(f"{actor.elsewhere}/escaped").exists()
+    assert (got["decision"], got["effective_tier"], got["requested_tier"]) == ("passthrough", "strict", "off")
+
+
+@requirement("decision.inside")
+@pytest.mark.parametrize(("outer", "tier"), [("standard", "guarded"), ("standard", "strict"), ("guarded", "strict")])
+def test_a_higher_tier_runs_nothing_without_a_word_and_says_so_with_one(actor: Actor, outer: str, tier: str) -> None:
+    """The classic silent lie: `strict` asked for inside `standard`, and everything of the home is read."""
+    secret = actor.put(f"{actor.home}/diary.txt", "dear-diary\n")
+    argv = ["sh", "-c", f"cat {secret}; touch ran"]
+    lower = {"tier": tier, "accept": [outer]}
+    got, _ = inside(actor, outer, (["cat", secret], {"tier": outer}), (argv, {"tier": tier}), (argv, lower), (argv, lower))
+    assert got[0]["out"] == "dear-diary\n"  # the attack works in the box around
+    assert got[1]["code"] == "tier_unreachable" and got[1]["missing"], got[1]
+    for answer in got[2:]:
+        assert (answer["decision"], answer["row"], answer["effective_tier"]) == ("passthrough", "D11", outer)
+        assert answer["tier_downgrade"] is True and set(answer["missing"]) < set(got[1]["missing"])
+        assert len(answer["warned"]) == 1 and f"accept {outer!r} (argument)" in answer["warned"][0]  # on every call
+    actor.remove(f"{actor.workspace}/ran")
+    refused, _ = inside(actor, outer, (argv, {"tier": tier}))
+    assert refused[0]["code"] == "tier_unreachable" and not actor.host(f"{actor.workspace}/ran").exists()
+
+
+@requirement("decision.inside")
+@pytest.mark.parametrize(("option", "named"), [
+    ({"read": ["/home/../srv/stockade-none"]}, "path /srv/stockade-none"), ({"write": ["/usr/share"]}, "path /usr/share to write"),
+    ({"net": "host"}, "host any"), ({"pass_env": ["STK_NOT_THERE"]}, "variable STK_NOT_THERE"), ({"sockets": ["docker"]}, "socket docker")])
+def test_what_the_box_does_not_have_is_refused_by_name(actor: Actor, option: dict[str, Any], named: str) -> None:
+    got, _ = inside(actor, "strict", (["true"], {"tier": "strict", **option}), (["true"], {"tier": "strict"}))
+    assert got[0].get("code") == "grant_unreachable" and named in got[0]["message"], got[0]
+    assert got[1]["status"] == 0  # the twin: without it
+
+
+@requirement("decision.inside")
+def test_what_the_box_allows_beyond_the_request_is_not_given_in_silence(actor: Actor) -> None:
+    actor.make_dir(f"{actor.workspace}/sub")
+    narrower: list[tuple[dict[str, Any], str]] = [
+        ({"hide": [f"{actor.workspace}/sub"]}, "sub"), ({"limits": {"memory_bytes": 64 << 20}}, "memory_bytes"),
+        ({"caller": "mcp_server", "cwd": "/", "write": [f"{actor.workspace}/sub"]}, f"write {actor.workspace}"),
+        ({"read": []}, str(actor.stage.bin)), ({}, "variable STK_GRANTED")]
+    asked = [(["true"], {"tier": "strict", **({"pass_env": ["STK_GRANTED"]} if option else {}), **option}) for option, _ in narrower]
+    whole = (["true"], {"tier": "strict", "pass_env": ["STK_GRANTED"]})
+    got, _ = inside(actor, "strict", *asked, whole, set_env={"STK_GRANTED": "1"})
+    for answer, (option, word) in zip(got, narrower, strict=False):
+        assert answer.get("code") == "tier_unreachable" and word in answer["message"], (option, answer)
+    assert got[-1]["status"] == 0, got[-1]
+
+
+@requirement("decision.inside")
+def test_the_command_line_says_in_one_line_what_it_cannot_do_inside(actor: Actor) -> None:
     code = CALL.format(lib=str(actor.stage.lib), words=["run", "--tier", "strict", "--", "true"])
-    run = actor.run([PYTHON, "-I", "-B", "-c", code], tier=tier)
+    run = actor.run([PYTHON, "-I", "-B", "-c", code], tier="standard")
     assert run.returncode == 125, run.stderr
-    assert "nested_unsupported" in run.stderr and "Traceback" not in run.stderr
+    assert "tier_unreachable" in run.stderr and "Traceback" not in run.stderr
     assert len(run.stderr.strip().splitlines()) == 1
 
 
@@ -30,3 +130,16 @@ def test_a_package_of_ones_own_cannot_be_changed_inside(actor: Actor, tier: str)
     run = actor.run([PYTHON, "-I", "-B", "-c", code], tier=tier, lib=lib)
     actor.sh(f"rm -rf {lib}")
     assert run.returncode == 1 and "Read-only" in run.stderr, run.stderr
+
+
+@requirement("decision.inside")
+def test_explain_prints_the_row_that_fired_and_why_the_better_ones_did_not(actor: Actor) -> None:
+    said = stockade(actor, "explain", "--tier", "strict", "true")
+    assert "row D2 of docs/decision.md applies" in said.out and "strict was asked for, not off" in said.out
+    code = CALL.format(lib=str(actor.stage.lib), words=["explain", "--json", "--tier", "strict", "true"])
+    run = actor.run([PYTHON, "-I", "-B", "-c", code], tier="standard")
+    decision = json.loads(run.stdout)["decision"]
+    assert run.returncode == 1 and (decision["row"], decision["code"]) == ("D12", "tier_unreachable")
+    why = {item["row"]: item["why"] for item in decision["passed_over"]}
+    assert list(why) == [f"D{number}" for number in range(1, 12)]
+    assert why["D7"] == "this standard box is below strict" and why["D11"].startswith("nobody accepts to lose fs.credentials")

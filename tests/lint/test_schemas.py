@@ -96,6 +96,8 @@ def test_real_records_are_what_the_schema_says(place: Json, tmp_path: Path, tier
         RECEIPT.validate(record)
     assert [record["record"] for record in records] == ["launch", "end"]
     assert records[0]["effective_tier"] == tier
+    said = [records[0][name] for name in ("decision", "row", "active_tier", "tier_known", "tier_downgrade")]
+    assert said == ["wrap", "D2", "off", True, False]
 
 
 def test_a_refused_launch_writes_a_refusal_without_a_tier(place: Json) -> None:

@@ -23,6 +23,9 @@ pub struct Launch {
     pub kernel: String,
     pub landlock_abi: u32,
     pub caller: String,
+    #[serde(flatten)]
+    pub standing: Standing,
+    pub tier_downgrade: bool,
     pub requested_tier: Tier,
     pub effective_tier: Tier,
     pub profiles: Vec<String>,
@@ -42,6 +45,32 @@ pub struct Launch {
     pub supervisor: Supervisor,
     pub command_pid: i32,
     pub origin: &'static str,
+}
+
+/// Why there is a box and what was around when that was decided, in the words of who decided.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Standing {
+    /// Null, like the row, where the plan does not say.
+    pub decision: Option<String>,
+    pub row: Option<String>,
+    pub active_tier: Option<Tier>,
+    pub tier_known: bool,
+}
+
+impl Standing {
+    /// From the free text of a plan, which names the tier around only where it is known; a word that
+    /// the schema does not know is not repeated.
+    pub fn of(record: &serde_json::Map<String, serde_json::Value>) -> Self {
+        let word = |key: &str| record.get(key).and_then(|value| value.as_str());
+        let row = |word: &&str| matches!(word.as_bytes(), [b'D', n @ ..] if !n.is_empty() && n.iter().all(u8::is_ascii_digit));
+        let active_tier = word("active_tier").and_then(Tier::parse);
+        Self {
+            decision: word("decision").filter(|word| matches!(*word, "wrap" | "tighten")).map(str::to_owned),
+            row: word("row").filter(row).map(str::to_owned),
+            active_tier,
+            tier_known: active_tier.is_some(),
+        }
+    }
 }
 
 /// One limit, how it is held and whether the mechanism is exact.
@@ -176,6 +205,8 @@ mod tests {
             kernel: text(),
             landlock_abi: 7,
             caller: text(),
+            standing: Standing::default(),
+            tier_downgrade: true,
             requested_tier: Tier::Strict,
             effective_tier: Tier::Guarded,
             profiles: Vec::new(),
@@ -244,6 +275,21 @@ mod tests {
             published.remove("len");
             assert_eq!(keys(&record), published, "{name}");
         }
+    }
+
+    #[test]
+    fn a_launch_says_where_it_was_decided_in_words_of_the_schema_or_not_at_all() {
+        let said = |text: &str| Standing::of(serde_json::from_str::<Value>(text).unwrap().as_object().unwrap());
+        let got = said(r#"{"decision":"wrap","row":"D2","active_tier":"off"}"#);
+        let want = Standing {
+            decision: Some("wrap".to_string()),
+            row: Some("D2".to_string()),
+            active_tier: Some(Tier::Off),
+            tier_known: true,
+        };
+        assert_eq!(got, want);
+        let odd = r#"{"decision":"passthrough","row":"D+2","active_tier":"root"}"#;
+        assert_eq!((said(odd), said("{}")), (Standing::default(), Standing::default()));
     }
 
     #[test]

@@ -19,20 +19,18 @@ from stockade.environment import apply, compile_env
 from stockade.errors import EXIT_NOT_FOUND, Refused
 from stockade.host.active import Active, active
 from stockade.host.probe import host_facts
+from stockade.host.within import standpoint
 from stockade.paths import is_below
 from stockade.plan.compile import Compiled
 from stockade.process.prepare import prepare
 from stockade.rules.load import load_list
-from stockade.rules.promises import PROMISES
+from stockade.rules.promises import PROMISES, required
 from stockade.rules.resolve import Resolved, resolve
-from stockade.rules.tiers import Tier
+from stockade.rules.tiers import Tier, parse
 
 SCHEMA = "stockade.explain.v1"
 _LEGEND = ("steps on the path of every request: 1 request, 2 caller class, 3 policy, 4 where this process is,",
            "5 what the host can keep, 6 decision, 7 record, 8 plan; explain ends here, before 9 launch and 10 receipt")
-# The rows of docs/decision.md in words.
-_ROWS = {"D1": "off was asked for and no policy forbids it",
-         "D2": "a backend of this host keeps all that the tier needs"}
 _LISTS = ("write_roots", "read", "hide", "devices", "sockets", "allow", "accept")
 
 
@@ -44,7 +42,7 @@ class Explained:
         self.resolved: Resolved = resolve(self.request)
         self.place: Active = active()
         self.host = host_facts(self.resolved.state_home)
-        self.decision: Decision = decide(self.place, self.host, self.resolved)
+        self.decision: Decision = decide(standpoint(self.place, self.resolved), self.host, self.resolved)
         self.compiled: Compiled | None = None
         self.refused: Refused | None = None
         try:
@@ -160,14 +158,19 @@ def promises(found: Explained) -> Iterator[tuple[str, str, str, str]]:
     """Yield id, expected state, reason and statement of every promise of the tier."""
     planned: Mapping[str, Any] = {} if found.compiled is None else {
         row["id"]: row for row in found.compiled.plan["promises"]}
+    decision = found.decision
+    inside = decision.kind == "passthrough" and decision.effective_tier is not None
+    around = {row.id for row in required(parse(str(decision.effective_tier)))} if inside else frozenset()
     for promise in PROMISES:
         if found.resolved.tier not in promise.tiers:
             continue
         row = planned.get(promise.id, {})
         state = row.get("state") or ("kept" if found.compiled else "not_kept")
         reason = row.get("reason") or ""
-        if promise.id in found.decision.missing:
-            state, reason = "not_kept", "this host cannot"
+        if promise.id in around:
+            state, reason = "kept", "by the box around"
+        if promise.id in decision.missing:
+            state, reason = "not_kept", "the box around does not" if inside else "this host cannot"
         yield promise.id, state, reason, promise.statement
 
 
@@ -185,8 +188,10 @@ def environment(found: Explained) -> tuple[list[str], list[tuple[str, str]]]:
 def _print(found: Explained) -> None:
     say(_answer(found))
     resolved = found.resolved
-    for reason in found.decision.reasons if not found.refused else found.refused.reasons:
+    for reason in found.refused.reasons if found.refused else ():
         say(f"  {clean(reason)}")
+    _section(f"row {found.decision.row} of docs/decision.md applies (step 6); the better rows do not",
+             better_rows(found.decision))
     values = [(name, _show(item.value), item.origin) for name, item in resolved.values.items()]
     _section("values (steps 1 to 3)", values)
     _section("grants", [*grants(resolved), *toolchains(found)])
@@ -225,8 +230,18 @@ def _answer(found: Explained) -> str:
 
 
 def _row(decision: Decision) -> str:
-    words = _ROWS.get(decision.row, "")
-    return f"row {decision.row} of the decision table{f': {words}' if words else ''}"
+    return f"row {decision.row} of the decision table: {'; '.join(map(clean, decision.reasons))}"
+
+
+def better_rows(decision: Decision) -> list[tuple[str, str, str]]:
+    """Return the rows above the one that applied, those that failed for one reason together."""
+    found: list[tuple[list[str], str]] = []
+    for row, why in decision.passed_over:
+        if found and found[-1][1] == why:
+            found[-1][0].append(row)
+        else:
+            found.append(([row], why))
+    return [(rows[0] if len(rows) == 1 else f"{rows[0]} to {rows[-1]}", why, "") for rows, why in found]
 
 
 def _section(title: str, rows: list[tuple[Any, ...]]) -> None:

@@ -54,7 +54,8 @@ def learn(parsed: Parsed) -> int:
     options = wanted.options(parsed)
     prepared = prepare(build_request(list(parsed.words), **options))
     if prepared.compiled is None:
-        raise ConfigError("value_invalid", "learn: got tier off, which has no box, expected standard or above",
+        raise ConfigError("value_invalid", f"learn: got {prepared.decision.kind}, which has no box of its own, "
+                          "expected standard or above outside every box",
                           hint="leave --tier out, or ask for strict")
     json = parsed.flag("json")
     run.before(prepared, parsed, watched=os.isatty(2) and not json)

@@ -134,7 +134,11 @@ def headline(prepared: Prepared) -> str:
     """Return the line ``strict · profile npm · net host · 19 promises kept``."""
     resolved, decision = prepared.resolved, prepared.decision
     if prepared.compiled is None:
-        return "off · no box · the environment is filtered as at standard"
+        from stockade.process.downgrade import text
+
+        around = f"in the box around, {decision.effective_tier or 'unknown'}"
+        where = "no box" if decision.kind == "unconfined" else around
+        return text(prepared) or f"{resolved.tier} · {where} · the environment is filtered as at {decision.env_tier}"
     parts = [str(resolved.tier)]
     if resolved.profiles:
         parts.append(f"profile {' '.join(resolved.profiles)}")
@@ -156,6 +160,10 @@ def given_up(prepared: Prepared) -> list[str]:
 
 def downgrade(prepared: Prepared) -> str:
     """Return the line about a box that keeps less than its tier; empty when it keeps all."""
+    if prepared.compiled is None:
+        from stockade.process.downgrade import text
+
+        return text(prepared)
     lost = given_up(prepared)
     return f"accepted: less than {prepared.resolved.tier}: {', '.join(lost)}" if lost else ""
 
@@ -166,7 +174,7 @@ def _flush() -> None:
 
 
 def _off(prepared: Prepared, sink: Sink | None) -> int:
-    """Tier off: no box. With a receipt or a time limit this process waits, else it becomes the command."""
+    """No box of its own. With a receipt or a time limit this process waits, else it becomes the command."""
     from stockade.errors import TimedOut
     from stockade.process import off
 

@@ -64,12 +64,13 @@ def is_host(text: str, cwd: str) -> bool:
 def _judge(request: Request, path: str, *, write: bool) -> Verdict:
     prepared = prepare(request)
     if prepared.compiled is None:
-        return Verdict(allowed=True, rule="tier off: no box", origin=prepared.resolved.values["tier"].origin)
+        rule = "tier off: no box" if prepared.decision.row == "D1" else f"{prepared.decision.kind}: no box of its own"
+        return Verdict(allowed=True, rule=rule, origin=prepared.resolved.values["tier"].origin)
     host = host_facts(prepared.resolved.state_home)
     verdict = Judge(prepared.resolved, host, prepared.compiled).judge(path, write=write)
     # The rows allow it; what the kernel would say besides is what Sandbox.check says.
-    rule = obstacle(prepared, path, "write" if write else "read") if verdict.allowed else None
-    return verdict if rule is None else Verdict(allowed=False, rule=rule)
+    denied = obstacle(prepared, path, "write" if write else "read") if verdict.allowed else None
+    return verdict if denied is None else Verdict(allowed=False, rule=denied)
 
 
 def _path(path: str, request: Request, options: dict[str, Any], *,

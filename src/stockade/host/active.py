@@ -37,13 +37,17 @@ _REFUSED = ((40, 1, 0), (16, 3, 15))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Active:
-    """Where this process is. ``chain``: run ids of the boxes around it, innermost first."""
+    """Where this process is. ``chain``: run ids of the boxes around it, innermost first.
+
+    ``nests``: the supervisor of the box answers and builds narrower boxes in it.
+    """
 
     where: str
     tier: Tier | None = None
     known: bool = False
     run_id: str | None = None
     chain: tuple[str, ...] = ()
+    nests: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +171,7 @@ def _first_process_is_init() -> bool:
 def _names_us(place: Standing) -> bool:
     """A record that was copied names the namespaces of another box, or none."""
     user, mount, pid, _ = place.namespaces
-    return bool(_record().get("namespaces") == {"user": user, "mnt": mount, "pid": pid})
+    return bool(box_record().get("namespaces") == {"user": user, "mnt": mount, "pid": pid})
 
 
 def _surface_is_small() -> bool:
@@ -183,7 +187,8 @@ def _surface_is_small() -> bool:
     return True
 
 
-def _record() -> dict[str, Any]:
+def box_record() -> dict[str, Any]:
+    """Return what the launcher wrote of the box around this process; believe it only where ``active`` says box."""
     try:
         with open(BOX_RECORD, encoding="utf-8") as stream:
             record = loads(stream.read())
@@ -193,7 +198,7 @@ def _record() -> dict[str, Any]:
 
 
 def _in_box() -> Active:
-    record = _record()
+    record = box_record()
     try:
         # What was kept, never what was asked for.
         tier = parse(str(record["effective_tier"]))

@@ -29,7 +29,10 @@ _CONTAINER = r"([0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){4,})"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
-    """What this host is. ``backends``: verdicts of the probe, strongest first."""
+    """What this host is. ``backends``: verdicts of the probe, strongest first.
+
+    ``layer``, ``inner``, ``broker``: see ``stockade.rules.circumstances.Host``; None: not to be had.
+    """
 
     kernel: tuple[int, int]
     release: str
@@ -47,6 +50,9 @@ class HostFacts:
     mounts: tuple[str, ...] = ()  # of / and below /proc: what decides whether a new proc may be mounted
     sysctls: tuple[str, ...] = ()
     backends: tuple[BackendVerdict, ...] = field(default=())
+    layer: BackendVerdict | None = None
+    inner: BackendVerdict | None = None
+    broker: str | None = None
 
     def key(self) -> str:
         """Return what a probe's answer depends on, as one string."""
@@ -57,7 +63,7 @@ class HostFacts:
     def to_json(self) -> dict[str, Any]:
         """Return the facts as plain data."""
         data = asdict(self)
-        for row in data["backends"]:
+        for row in filter(None, (*data["backends"], data["layer"], data["inner"])):
             row["keeps"], row["open_net"] = sorted(row["keeps"]), sorted(row["open_net"])
         return {"schema": "stockade.host.v1", **data}
 

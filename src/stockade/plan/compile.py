@@ -105,8 +105,11 @@ def compile_plan(resolved: Resolved, host: HostFacts, decision: Decision,
     table = _table(want, hidden, found, (command, tools), resolved)
     later = appearing.plan_rows(want) if stored else []
     mounts = _within_memory(table.finish(), want)
-    plan = {**_plan(want, mounts, found, command, keep_env), "promises": promises, "appearing": later,
+    plan = {**_plan(want, mounts, found, command, keep_env, resolved), "promises": promises, "appearing": later,
             "discards": _discards(mounts, want), "copyback": copyback.plan_rows(want, resolved, mounts)}
+    # What the launch record says of the decision; the launcher knows no other row.
+    known = {"active_tier": decision.active_tier} if decision.tier_known and decision.active_tier else {}
+    plan["record"] |= {"decision": decision.kind, "row": decision.row, **known}
     _parametrise(plan, want.workspace)
     if make:
         inputs.make_cache_dirs(want, resolved)
@@ -160,7 +163,7 @@ def _table(want: Want, hidden: tuple[hiding.Hidden, ...], found: guards.Guards,
 
 
 def _plan(want: Want, table: list[rows.Row], found: guards.Guards, command: discover.Command,
-          keep_env: tuple[str, ...]) -> dict[str, Any]:
+          keep_env: tuple[str, ...], resolved: Resolved) -> dict[str, Any]:
     env = want.policy.to_plan()
     env["keep"] = sorted({*env["keep"], *keep_env})
     plan: dict[str, Any] = {
@@ -176,13 +179,23 @@ def _plan(want: Want, table: list[rows.Row], found: guards.Guards, command: disc
         "hostname": strict.HOSTNAME,
         "persistence": watched.persistence_rows(want, found.repositories.values()) if want.watched else [],
         "record": {"tier": str(want.tier), "net": want.net, "caller": want.caller,
-                   "profiles": list(want.profiles)},
+                   "profiles": list(want.profiles), **_allowed(want, resolved)},
     }
     for row in table:
         # One owner for nearly all rows stands in `ids`; a row names only another one.
         if row.get("owner") == list(want.ids.owner):
             del row["owner"]
     return plan
+
+
+def _allowed(want: Want, resolved: Resolved) -> dict[str, list[str]]:
+    """What the box may do, for a request from inside it; ``host/within.py`` compares both."""
+    kept = (item.path for item in resolved.state if item.mode == "copyback")
+    given = {*resolved.env_keep, *(name for name, _ in resolved.set_env)}
+    write = {*want.write, *(cache.path for cache in want.caches), *kept}
+    return {"env": sorted(given), "read": sorted(want.read), "write": sorted(write),
+            "sockets": sorted(item.value for item in resolved.sockets), "devices": sorted(want.devices),
+            "allow": sorted(want.allow), "limits": sorted(f"{name}={value}" for name, value in want.limits.items())}
 
 
 def _ids(want: Want) -> dict[str, Any]:
@@ -234,6 +247,8 @@ def _parametrise(plan: dict[str, Any], workspace: str | None) -> None:
         item["root"] = short(item["root"])
     for asked in (item["quarantine"] for item in plan["persistence"] if item["quarantine"]):
         asked["index"] = short(asked["index"])
+    for key in ("read", "write"):
+        plan["record"][key] = [short(path) for path in plan["record"][key]]
     plan["discards"] = [short(path) for path in plan["discards"]]
     for rule in (plan["landlock"] or {"rules": []})["rules"]:
         rule["path"] = short(rule["path"])

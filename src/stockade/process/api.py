@@ -257,7 +257,7 @@ def run_prepared(prepared: Prepared, options: Mapping[str, Any]) -> Completed[An
 
 
 def start_of(prepared: Prepared, options: Mapping[str, Any], tmp: str | None) -> _exec.Launch | _exec.Bare:
-    """Return what to start: the launcher, or at tier off the command itself."""
+    """Return what to start: the launcher, or where no box is made the command itself."""
     if prepared.compiled is not None:
         return launch_of(prepared, options, tmp)
     from stockade.process import off
@@ -302,7 +302,8 @@ def wrap_with(args: Args, options: Mapping[str, Any], *, pin: str | None) -> Wra
     prepared = prepare(request_of(args, options), stored=True)
     compiled = prepared.compiled
     if compiled is None or compiled.tmp_points is not None:
-        what = "tier 'off'" if compiled is None else "tmp 'disk'"
+        what = "tmp 'disk'" if compiled is not None else "tier 'off'" if prepared.decision.row == "D1" else \
+            f"a run without a box of its own ({prepared.decision.kind})"
         raise ConfigError("wrap_impossible", f"{what}: has no launch line")
     downgrade.tell(prepared, stacklevel=4)
     state = prepared.resolved.state_home

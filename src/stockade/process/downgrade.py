@@ -15,28 +15,49 @@ if TYPE_CHECKING:
     from stockade.process.prepare import Prepared
 
 
+# Rows whose warning is said once: every start of a process that has them is alike.
+_ONCE = frozenset({"D3", "D4"})
+_said: set[str] = set()
+
+
 def lost(prepared: Prepared) -> dict[str, str]:
     """Return the promises of the tier that this start does without: id -> why."""
+    decision = prepared.decision
     if prepared.compiled is None:
-        return {}
+        return dict.fromkeys(decision.missing, "no box" if decision.kind == "unconfined" else "the box around does not "
+                             "keep it")
     states = {row["id"]: row for row in prepared.compiled.plan["promises"]}
     found = {promise.id: str(states[promise.id]["reason"]) for promise in required(prepared.resolved.tier)
              if states[promise.id]["state"] == "waived"}
-    return {**found, **dict.fromkeys(prepared.decision.missing, "this host does not keep it")}
+    return {**found, **dict.fromkeys(decision.missing, "this host does not keep it")}
+
+
+def text(prepared: Prepared) -> str:
+    """Return what is lost and what chooses otherwise, in one line; empty when nothing is lost."""
+    less, decision = lost(prepared), prepared.decision
+    if not less:
+        return ""
+    name = f"{prepared.resolved.request.argv[0]!r} runs below tier {prepared.resolved.tier}"
+    if decision.kind == "unconfined":
+        return f"{name}, without a box: {decision.reasons[0]}; otherwise: {decision.remedy}"
+    if decision.kind == "passthrough":
+        less = {"in the box around": "; ".join(decision.reasons)}
+    words = ", ".join(f"{item.value!r} ({item.origin})" for item in prepared.resolved.accept)
+    whys = "; ".join(f"{promise}: {why}" for promise, why in less.items())
+    return f"{name}: {whys}; accepted by accept {words}"
 
 
 def tell(prepared: Prepared, *, stacklevel: int = 3) -> None:
     """Warn when the start is a downgrade; the text ends with what chooses otherwise, and where it is."""
-    less = lost(prepared)
-    if not less:
+    line, row = text(prepared), prepared.decision.row
+    if not line or row in _said:
         return
+    if row in _ONCE:
+        _said.add(row)
     import warnings
     from logging import getLogger
 
-    words = ", ".join(f"{item.value!r} ({item.origin})" for item in prepared.resolved.accept)
-    text = (f"{prepared.resolved.request.argv[0]!r} runs below tier {prepared.resolved.tier}: "
-            + "; ".join(f"{name}: {why}" for name, why in less.items()) + f"; accepted by accept {words}")
     logger = getLogger("stockade")
     if logger.hasHandlers():  # else Python would print the line that the warning prints
-        logger.warning("%s", text)
-    warnings.warn(text, DowngradeWarning, stacklevel=stacklevel)
+        logger.warning("%s", line)
+    warnings.warn(line, DowngradeWarning, stacklevel=stacklevel)

@@ -1,9 +1,9 @@
-"""Tier ``off``: run without a box, with the environment promises of standard, and say so.
+"""Runs that get no box of their own: ``unconfined`` (D1, D3, D4) and ``passthrough`` (D7, D11).
 
-Owns: the records of an unconfined run; they claim the environment rows and nothing else. Only a
-decision of kind ``unconfined`` leads here. Fails closed: where policy requires a record and it
-cannot be written before the command starts, nothing starts (``audit_unavailable``).
-Read next: ``stockade.environment``, ``record.py``.
+Owns: the filtered environment, and the records. Those of an unconfined run claim the environment
+rows and nothing else; those of a passthrough what the box around is attested to keep. Fails closed:
+where policy requires a record and it cannot be written before the command starts, nothing starts
+(``audit_unavailable``). Read next: ``stockade.environment``, ``record.py``, ``stockade.decision``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from stockade.ids import ulid
 from stockade.process import _exec, record
 from stockade.process.prepare import audit_note
 from stockade.process.receipt import SCHEMA
-from stockade.rules.promises import PROMISES
+from stockade.rules.promises import PROMISES, effective_tier, required
+from stockade.rules.tiers import parse
 from stockade.rules.voiding import waived_by
 
 TYPE_CHECKING = False
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from stockade.process.api import Completed
     from stockade.process.prepare import Prepared
+    from stockade.rules.tiers import Tier
 
 ENV_PROMISES = frozenset({"env.secrets", "env.injection"})
 
@@ -71,7 +73,7 @@ def bare(prepared: Prepared) -> _exec.Bare:
     """
     request = prepared.resolved.request
     result = _environment(prepared)
-    return _exec.Bare(argv=request.argv, env=tuple(result.kept.items()), cwd=request.cwd, pass_fds=request.pass_fds,
+    return _exec.Bare(argv=_argv(prepared), env=tuple(result.kept.items()), cwd=request.cwd, pass_fds=request.pass_fds,
                       journal=_decided(prepared, result, supervisor=None))
 
 
@@ -87,7 +89,7 @@ def become(prepared: Prepared) -> NoReturn:
     me = {"pid": os.getpid(), "start_ticks": start_ticks(os.getpid())}
     journal = _decided(prepared, result, supervisor=me)
     try:
-        _exec.become_unconfined(request.argv, result.kept, request.cwd)
+        _exec.become_unconfined(_argv(prepared), result.kept, request.cwd)
     except OSError as err:
         raise journal.failed(request.argv[0], err) from err
 
@@ -104,6 +106,15 @@ def attend(prepared: Prepared) -> Completed[Any]:
         signal.signal(signal.SIGINT, handler)
 
 
+def _argv(prepared: Prepared) -> tuple[str, ...]:
+    """In a box a program's own sandbox cannot be made, so the switches of its profile are set; else never."""
+    if prepared.decision.kind != "passthrough":
+        return prepared.resolved.request.argv
+    from stockade.plan.compile import command_line
+
+    return command_line(prepared.resolved, prepared.resolved.request.argv)
+
+
 def _environment(prepared: Prepared) -> EnvResult:
     resolved = prepared.resolved
     policy = compile_env(resolved, tier=prepared.decision.env_tier)
@@ -114,10 +125,12 @@ def _decided(prepared: Prepared, result: EnvResult, supervisor: dict[str, Any] |
     """Record the decision before acting."""
     resolved = prepared.resolved
     if prepared.request.on_persistence not in (None, "report"):
-        raise Refused("persistence_unwatched", f"on_persistence {prepared.request.on_persistence!r}: got tier off, "
-                      "expected one with a box")
+        raise Refused("persistence_unwatched", f"on_persistence {prepared.request.on_persistence!r}: got "
+                      f"{prepared.decision.kind}, expected a box of its own")
     launch = _launch_record(prepared, result, supervisor)
-    degraded = ["unconfined", *audit_note(resolved)]
+    degraded = [prepared.decision.kind, *audit_note(resolved)]
+    if prepared.decision.kind == "passthrough" and not record.tell_outside(launch):
+        degraded.append("audit: the box around was not told")
     try:
         record.append(resolved.state_home.audit, launch)
     except OSError as err:
@@ -160,34 +173,58 @@ def _name(err: OSError) -> str:
 
 
 def _states(prepared: Prepared) -> list[dict[str, Any]]:
-    """The promise rows: the environment's are kept unless a named variable gave them away."""
-    resolved = prepared.resolved
+    """The promise rows: the environment's, unless a named variable gave them away, and those of a box around."""
+    resolved, decision = prepared.resolved, prepared.decision
     given = {promise: name for name in resolved.env_keep
              for rule in waived_by("env", name, resolved.home) for promise in rule.waives}
+    inside = decision.kind == "passthrough" and decision.tier_known and decision.active_tier is not None
+    around = {row.id for row in required(parse(str(decision.active_tier)))} if inside else frozenset()
     rows = []
     for promise in PROMISES:
-        kept = promise.id in ENV_PROMISES and promise.id not in given
-        waived = promise.id in ENV_PROMISES and promise.id in given
+        own, waived = promise.id in ENV_PROMISES, promise.id in ENV_PROMISES and promise.id in given
+        kept = not waived and (own or promise.id in around) and promise.id not in decision.missing
+        why = f"grant: env {given[promise.id]}" if waived else decision.kind
         rows.append({"id": promise.id, "state": "kept" if kept else "waived" if waived else "not_kept",
-                     "mechanism": ["env_filtered"] if kept else [],
-                     "reason": None if kept else f"grant: env {given[promise.id]}" if waived else "unconfined"})
+                     "mechanism": [] if not kept else ["env_filtered"] if own else ["box_around"],
+                     "reason": None if kept else why})
     return rows
 
 
+def _effective(prepared: Prepared, promises: list[dict[str, Any]]) -> Tier:
+    """Return what the rows come to, and never more than the box around is attested to keep."""
+    kept = (row["id"] for row in promises if row["state"] == "kept")
+    told = parse(prepared.decision.effective_tier or "off")
+    return min(told, effective_tier(kept))
+
+
 def _launch_record(prepared: Prepared, result: EnvResult, supervisor: dict[str, Any] | None) -> dict[str, Any]:
-    resolved = prepared.resolved
+    resolved, decision = prepared.resolved, prepared.decision
     promises = _states(prepared)
+    effective = _effective(prepared, promises)
+    asked = {row.id for row in required(resolved.tier)} or {row.id for row in PROMISES}
     return {
         "schema": SCHEMA, "record": "launch", "run_id": ulid(), "ts": _now(), "plan": None, "backend": "none",
         "kernel": os.uname().release, "landlock_abi": 0, "caller": resolved.caller,
-        "requested_tier": str(resolved.tier), "effective_tier": "off", "profiles": list(resolved.profiles),
-        "promises": promises, "missing": [], "would_be": "off",
-        "kept": sum(row["state"] == "kept" for row in promises), "of": len(PROMISES),
-        "mechanisms": ["env_filtered"], "home": "host", "net": "host", "env_kept": sorted(result.kept),
+        "decision": decision.kind, "row": decision.row, "active_tier": decision.active_tier,
+        "tier_known": decision.tier_known, "tier_downgrade": effective < resolved.tier,
+        "requested_tier": str(resolved.tier), "effective_tier": str(effective), "profiles": list(resolved.profiles),
+        "promises": promises, "would_be": str(effective),
+        "missing": [row["id"] for row in promises if row["state"] != "kept" and resolved.tier and row["id"] in asked],
+        "kept": sum(row["state"] == "kept" and row["id"] in asked for row in promises), "of": len(asked),
+        "mechanisms": ["env_filtered"], "home": "host", "net": _net(prepared), "env_kept": sorted(result.kept),
         "env_dropped": result.dropped, "limits": [], "argv0": resolved.request.argv[0],
         "cwd": resolved.request.cwd, "supervisor": supervisor, "command_pid": supervisor and supervisor["pid"],
         "origin": "outside",
     }
+
+
+def _net(prepared: Prepared) -> str:
+    """Return the network that is there: the host's, or that of the box around."""
+    if prepared.decision.kind != "passthrough":
+        return "host"
+    from stockade.host.active import box_record
+
+    return "none" if box_record().get("net") == "none" else "host"
 
 
 def _end_record(journal: Journal, status: int, *, timed_out: bool) -> dict[str, Any]:

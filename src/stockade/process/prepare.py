@@ -13,7 +13,7 @@ from _thread import allocate_lock  # threading.Lock, without the rest of that mo
 from collections.abc import Mapping
 from time import time
 
-from stockade.errors import ConfigError, shortage
+from stockade.errors import ConfigError, Refused, shortage
 from stockade.frozen import dataclass, field, replace
 from stockade.paths import OUR_VARIABLES
 from stockade.plan.witness import Witness
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from stockade.rules.settings import Settings
 
 MAX_REMEMBERED = 128
+CARRIED_OUT = frozenset({"D1", "D2", "D3", "D4", "D7", "D11"})  # rows of the decision table
 CACHE_LOOK_S = 3600  # a start with caches asks one stat() whether a look at their size is due
 
 
@@ -83,7 +84,9 @@ def _prepare(request: Request, *, stored: bool) -> Prepared:
     settings = load_settings(request)
     prepared = _compiled(request, settings, stored=stored)
     # What was written just now may change once more within the same tick of the clock.
-    if not stored and prepared.compiled is not None and not settings.looked.fresh:
+    # And a program that was proven is proven at each start.
+    lasting = not settings.looked.fresh and prepared.resolved.caller != "first_party"
+    if not stored and prepared.compiled is not None and lasting:
         _remember(key, prepared, settings.looked)
     return prepared
 
@@ -93,10 +96,12 @@ def decide_only(request: Request, host: HostFacts | None = None) -> Decision:
     from stockade.decision import decide
     from stockade.host.active import active
     from stockade.host.probe import host_facts
+    from stockade.host.within import standpoint
     from stockade.rules.resolve import resolve
 
     resolved = resolve(request)
-    return decide(active(), host if host is not None else host_facts(resolved.state_home), resolved)
+    place = standpoint(active(), resolved)
+    return decide(place, host if host is not None else host_facts(resolved.state_home), resolved)
 
 
 def tried(request: Request, caches: tuple[CacheRef, ...]) -> Prepared:
@@ -133,14 +138,18 @@ def _compiled(request: Request, settings: Settings, *, stored: bool = False, mak
     from stockade.decision import decide
     from stockade.host.active import active
     from stockade.host.probe import host_facts
+    from stockade.host.within import standpoint
     from stockade.plan.compile import compile_plan
     from stockade.plan.inputs import write_paths
     from stockade.rules.resolve import resolve
 
     resolved = resolve(request, settings)
     host = host_facts(resolved.state_home)
-    decision = decide(active(), host, resolved)
+    decision = decide(standpoint(active(), resolved), host, resolved)
     decision.raise_if_refused()
+    if decision.row not in CARRIED_OUT:
+        raise Refused("decision_unsupported", f"{decision.kind} by {decision.backend}: got row {decision.row}, "
+                      "which this version cannot carry out", reasons=decision.reasons, missing=decision.missing)
     make_state_home(resolved)
     if resolved.policy.retention_s is not None:
         from stockade.process import record

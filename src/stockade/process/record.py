@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 FILE = "spool.jsonl"
 ROTATE_BYTES = 8 << 20
+BOX_SOCKET = "/run/stockade/box.sock"
+MESSAGE_BYTES = 8 << 10  # launcher/src/inside.rs
+TELL_S = 1.0
 _TRIES = 4  # another writer may rotate between our open and our look
 # Non-blocking: a FIFO planted under the name must not stop the start.
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -40,6 +43,25 @@ def append(audit: str, record: Mapping[str, Any]) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     finally:
         os.close(fd)
+
+
+def tell_outside(record: Mapping[str, Any]) -> bool:
+    """Tell the supervisor of the box around what is about to run in it; False when nobody took it.
+
+    It writes what it is told as ``origin: inside``: evidence of what was said, never of what is true.
+    """
+    import socket
+
+    names = ("run_id", "decision", "row", "argv0", "requested_tier", "active_tier", "effective_tier", "tier_known",
+             "tier_downgrade", "missing")
+    data = dumps({"stockade": {name: record[name] for name in names}}, compact=True).encode("ascii")
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stream:
+            stream.settimeout(TELL_S)
+            stream.connect(BOX_SOCKET)
+            return stream.send(data[:MESSAGE_BYTES]) == len(data)
+    except OSError:
+        return False
 
 
 def frame(record: Mapping[str, Any]) -> bytes:

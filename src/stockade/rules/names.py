@@ -7,10 +7,10 @@ Read next: ``stockade.rules.tiers``, ``stockade.rules.promises``.
 
 from __future__ import annotations
 
-from stockade.errors import ConfigError, Refused, nearest
+from stockade.errors import ConfigError, nearest
 from stockade.rules.load import load_list
 from stockade.rules.promises import PROMISES
-from stockade.rules.tiers import CALLERS, OLD_TIER_NAMES, Caller, Tier
+from stockade.rules.tiers import CALLERS, OLD_TIER_NAMES, Tier
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,18 +38,14 @@ def check_tier(value: Any) -> str:
 def check_caller(value: Any) -> str:
     """Return the caller class; ``generated``, the most hostile one, when left open.
 
-    Raises: ConfigError ``unknown_caller``, Refused ``caller_unproven``.
+    Raises: ConfigError ``unknown_caller``.
     """
     if value is None:
         return "generated"
     text = str(getattr(value, "value", value))
     if text != AUTO_CALLER and text not in CALLER_NAMES:
         raise ConfigError("unknown_caller", f"caller class {text!r}: not known", hint=nearest(text, CALLER_NAMES))
-    if text == Caller.FIRST_PARTY:
-        # A word that anybody can say must not lower the tier: the class is for an argv that was
-        # compared with the files of an installed distribution, and this version has no such check.
-        raise Refused("caller_unproven", "caller class 'first_party': got a claim, expected a registered distribution")
-    return text
+    return text  # first_party is only a claim here: ``stockade.rules.firstparty`` proves it
 
 
 def check_accept(value: Any) -> str:

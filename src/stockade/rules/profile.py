@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from stockade.errors import ConfigError, nearest
+from stockade.errors import ConfigError, Refused, nearest
 from stockade.frozen import dataclass
 from stockade.rules.files import Document, check_directory, read_toml
 from stockade.rules.governance import SYSTEM_DIR
@@ -199,6 +199,14 @@ def _built_in(name: str) -> Profile:
     return parse_profile(document, name, BUILT_IN)
 
 
+def _carried(value: str) -> str:
+    """Return the class that a profile may carry: first_party is proven for one argv, never for a tool."""
+    caller = check_caller(value)
+    if caller == "first_party":
+        raise Refused("caller_unproven", "class 'first_party': got a claim, expected a registered distribution")
+    return caller
+
+
 def parse_profile(document: Document, name: str, level: int) -> Profile:
     """Check one profile. Raises: ConfigError ``profile_invalid`` with file, line and nearest key."""
     document.check_keys(document.data, _KEYS)
@@ -210,7 +218,7 @@ def parse_profile(document: Document, name: str, level: int) -> Profile:
         name=name, layer=layer, source=document.path, level=level,
         description=document.string("description", document.data) or "",
         extends=document.strings("extends", document.data), match=document.strings("match", document.data),
-        caller=None if caller is None else document.checked("class", check_caller, caller),
+        caller=None if caller is None else document.checked("class", _carried, caller),
         caches=tuple(_cache(document, table, layer.origin) for table in _tables(document, "caches")),
         config=tuple(_config(document, table) for table in _tables(document, "config")),
         state=tuple(_state(document, table) for table in _tables(document, "state")),

@@ -26,7 +26,7 @@ from stockade.rules.request import Request
 from stockade.rules.resolved import CacheSpec, ConfigSpec, Resolved, StateSpec
 from stockade.rules.roots import Roots, find_roots
 from stockade.rules.settings import Settings, load_settings
-from stockade.rules.tiers import TIER_NET, Tier, parse
+from stockade.rules.tiers import TIER_NET, Caller, Tier, parse
 from stockade.rules.voiding import waived_by
 
 TYPE_CHECKING = False
@@ -67,6 +67,10 @@ class _Resolver:
         base = base_of(self.request.caller, ranked, self.settings, picked=named == _PICKED)
         caller = str(base.caller.value)
         self.values["caller"] = base.caller
+        if caller == Caller.FIRST_PARTY:
+            from stockade.rules import firstparty  # few requests claim it
+
+            self.values["caller"] = Sourced(value=caller, origin=firstparty.prove(self.request))
         self.slots = self._slots(ranked, named, base)
         tier, net = self._tier_and_net(base)
         hide = unique(self._paths("hide"))
@@ -87,7 +91,8 @@ class _Resolver:
             env_keep=self._env_keep(sockets, allow, given), set_env=given, profile_set_env=literal,
             limits=self._limits(), **self._specs(), **simple, cache_limit_bytes=settings.cache_limit_bytes,
             state_home=settings.state_home, config_home=self.places.config_home, policy=self.policy,
-            notes=tuple(dict.fromkeys(self.notes)), values=self.values, unnarrowed=self.unnarrowed)
+            notes=tuple(dict.fromkeys(self.notes)), values=self.values, unnarrowed=self.unnarrowed,
+            allow_unconfined=settings.allow_unconfined)
 
     def _say_where_the_record_goes(self) -> None:
         state = self.settings.state_home

@@ -57,6 +57,7 @@ class Resolved:
     ``set_env`` goes to the launcher by descriptor; ``profile_set_env`` are reviewed literals that
     may stand in a plan. ``values`` explains where each value came from. ``unnarrowed``: write roots
     and read grants as they were before ``Sandbox.narrow``: what is protected in them stays so.
+    ``allow_unconfined``: the operator's word for hosts without a backend. ``caller`` first_party is proven.
     """
 
     request: Request
@@ -95,3 +96,4 @@ class Resolved:
     notes: tuple[str, ...]
     values: Mapping[str, Sourced]
     unnarrowed: tuple[tuple[Grant, ...], tuple[Grant, ...]] | None = None
+    allow_unconfined: Sourced | None = None

@@ -17,7 +17,7 @@ from stockade.rules import units
 from stockade.rules.files import Document, read_toml
 from stockade.rules.governance import SYSTEM_DIR, Policy, load_policy
 from stockade.rules.grants import Places
-from stockade.rules.layer import LAYER_KEYS, Layer, parse_layer
+from stockade.rules.layer import LAYER_KEYS, Layer, Sourced, parse_layer
 from stockade.rules.looked import Looked
 from stockade.rules.names import CALLER_NAMES, check_tier
 from stockade.rules.profile import CacheRef, ProfileStore
@@ -28,7 +28,7 @@ from stockade.rules.trust import is_trusted
 
 PROJECT_FILE = ".stockade.toml"
 _PROJECT_KEYS = LAYER_KEYS | {"profile", "cache", "tmp", "on_persistence"}
-_CONFIG_KEYS = _PROJECT_KEYS | {"class", "cache_limit"}
+_CONFIG_KEYS = _PROJECT_KEYS | {"class", "cache_limit", "allow_unconfined"}
 CACHE_LIMIT_BYTES = 10 << 30  # of all caches in the state home together
 
 
@@ -36,7 +36,7 @@ CACHE_LIMIT_BYTES = 10 << 30  # of all caches in the state home together
 class ConfigFile:
     """One configuration file. ``rows``: changed class rows; ``narrow_only``: not trusted.
 
-    ``cache_limit_bytes``: None says nothing, 0 means no limit.
+    ``cache_limit_bytes``: None says nothing, 0 means no limit. ``allow_unconfined``: None says nothing.
     """
 
     layer: Layer
@@ -44,6 +44,7 @@ class ConfigFile:
     rows: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     narrow_only: bool = False
     cache_limit_bytes: int | None = None
+    allow_unconfined: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,12 @@ class Settings:
         """Return what all caches may take together: the user's word, the system's, the built-in."""
         given = (file.cache_limit_bytes for file in self.files)
         return next((limit for limit in given if limit is not None), CACHE_LIMIT_BYTES)
+
+    @property
+    def allow_unconfined(self) -> Sourced | None:
+        """Return the operator's word that tiers may be lost where no backend is, with its file; None: no such word."""
+        said = next((file for file in self.files if file.allow_unconfined is not None), None)
+        return Sourced(value=True, origin=said.layer.origin) if said is not None and said.allow_unconfined else None
 
     def says(self, caller: str, key: str) -> bool:
         """Tell whether a file changed ``tier`` or ``net`` of a class row."""
@@ -179,7 +186,15 @@ def _config_file(path: str, looked: Looked, *, owners: tuple[int, ...] | None = 
         return None
     document.check_keys(document.data, _CONFIG_KEYS)
     return ConfigFile(layer=parse_layer(document, f"file {path}"), profiles=_profiles(document),
-                      rows=_rows(document), cache_limit_bytes=_cache_limit(document))
+                      rows=_rows(document), cache_limit_bytes=_cache_limit(document),
+                      allow_unconfined=_flag(document, "allow_unconfined"))
+
+
+def _flag(document: Document, key: str) -> bool | None:
+    value = document.data.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise document.error(f"key {key!r}: got a {type(value).__name__}, expected true or false", key)
+    return value
 
 
 def _cache_limit(document: Document) -> int | None:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from stockade.errors import ConfigError, Error, Refused
 from stockade.rules import units
 from stockade.rules.request import PROCESS_OPTIONS, build_request
-from stockade.rules.tiers import Caller
 
 
 def code_of(args: Any, **options: Any) -> str:
@@ -84,13 +83,6 @@ def test_an_empty_network_list_is_none_and_a_list_of_hosts_is_refused_clearly() 
             build_request(["ls"], net=net)
         assert caught.value.code == "net_unsupported"
         assert "network lists are not available in this version" in caught.value.message
-
-
-def test_a_claim_to_be_first_party_is_refused_wherever_it_is_made() -> None:
-    for claim in ("first_party", Caller.FIRST_PARTY):
-        with pytest.raises(Refused) as caught:
-            build_request(["ls"], caller=claim)
-        assert caught.value.code == "caller_unproven"
 
 
 def test_later_features_are_refused_not_ignored() -> None:
