@@ -153,6 +153,14 @@ LEARN = (
     _field("learn.promises_hold", "a watched box keeps the promises of the same box unwatched, and one that cannot be watched runs nothing", "learn"),
 )
 
+NEST = (
+    _field("nest.strict_in_standard", "strict asked inside standard is a real narrower box, and its receipt says so", "nested boxes"),
+    _field("nest.only_narrows", "whatever is asked from inside, the outer box's mounts, network, rules and promises hold", "nested boxes"),
+    _field("nest.hostile_requests", "bytes, plans, descriptors and floods from inside are refused by type, and the box goes on", "nested boxes"),
+    _field("nest.ends_with", "the end of the client, of the outer command or of its supervisor is the end of what is inside", "nested boxes"),
+    _field("nest.deep", "twenty boxes stand inside each other", "nested boxes"),
+)
+
 PROVE = (
     _field("prove.nothing_broken", "every promise of every tier is attacked through the public interface on this machine, and none is broken", "prove"),
     _field("prove.bare_first", "an attack that does not work without a box proves nothing and is never called kept", "prove"),
@@ -190,7 +198,6 @@ FIELD_E = (
 )
 
 DEFERRED = (
-    _later("later.nest.strict_in_standard", "strict asked inside standard is a real narrower box", "nested boxes"),
     _later("later.nest.foreign", "already inside another sandbox the answer is real or typed", "nested boxes"),
     _later("later.landlock.backend", "hosts without namespaces keep the non-namespace promises; network rules cover fast open and MPTCP", "landlock backend"),
     _later("later.D.host_obstacles", "AppArmor's restriction and a stuck mount are told apart on hosts that have them", "host obstacles"),
@@ -210,7 +217,7 @@ KNOWN_GAPS = {
     "no_debian_tools": "a tool of the system's packages is missing, and only root can install it",
 }
 
-NOW = PROMISES + LAUNCHER + DECISION + FIELD_A + FIELD_B + FIELD_C + FIELD_D + END + FIELD_F + INSTALL + LEARN + PROVE + CACHES + AGENTS + FIELD_E
+NOW = PROMISES + LAUNCHER + DECISION + FIELD_A + FIELD_B + FIELD_C + FIELD_D + END + FIELD_F + INSTALL + LEARN + NEST + PROVE + CACHES + AGENTS + FIELD_E
 BY_ID = {entry.id: entry for entry in NOW + DEFERRED}
 
 

@@ -27,6 +27,8 @@ pub struct Args {
     /// A regular file that takes a line for each name that the command uses.
     pub trace_fd: Option<RawFd>,
     pub version: bool,
+    /// Inside a box: its supervisor is asked to do the rest.
+    pub nest: bool,
     /// Only this is asked: whether the file system there answers.
     pub look: Option<CString>,
     pub argv: Vec<CString>,
@@ -49,6 +51,7 @@ pub fn parse(words: &[&CStr]) -> Result<Args, Refusal> {
             }
             "--version" => args.version = true,
             "--json" => {}
+            "--nest" => args.nest = true,
             "--look" => {
                 let path = rest.next().ok_or_else(|| usage(word, "got no value"))?;
                 once(word, &mut args.look, (*path).to_owned())?;

@@ -26,7 +26,12 @@ pub enum Event {
     CpuLimit,
     /// The home is a list of binds, not an overlay.
     Snapshot,
+    /// The box's namespaces come along, in the order of `SPACES`.
+    Lent,
 }
+
+/// What a process joins that is to stand in the box; namespaces(7).
+pub const SPACES: [&str; 4] = ["user", "mnt", "pid", "net"];
 
 /// What a file system holds: statfs(2), blocks and inodes that are not free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +71,8 @@ pub enum Order {
     Restored(u32),
     /// Nothing stands at the guard of this number; look for it.
     Gone(u32),
+    /// Somebody inside asks for a box: hand out the namespaces of this one.
+    Lend,
 }
 
 const SIZE: usize = 6;
@@ -97,6 +104,7 @@ impl Event {
             Event::MemoryLimit => encode(b'm', 0, 0),
             Event::CpuLimit => encode(b't', 0, 0),
             Event::Snapshot => encode(b'n', 0, 0),
+            Event::Lent => encode(b'd', 0, 0),
         };
         fixed.to_vec()
     }
@@ -115,6 +123,7 @@ impl Event {
             (b'm', ..) => Event::MemoryLimit,
             (b't', ..) => Event::CpuLimit,
             (b'n', ..) => Event::Snapshot,
+            (b'd', ..) => Event::Lent,
             _ => return Err(io::Error::from(io::ErrorKind::InvalidData)),
         })
     }
@@ -126,6 +135,7 @@ impl Order {
             Order::Build => encode(b'b', 0, 0).to_vec(),
             Order::Start => encode(b's', 0, 0).to_vec(),
             Order::Traced => encode(b't', 0, 0).to_vec(),
+            Order::Lend => encode(b'd', 0, 0).to_vec(),
             Order::Signal { number, group } => encode(b'k', *number, u8::from(*group)).to_vec(),
             Order::Restored(index) => encode(b'r', *index as i32, 0).to_vec(),
             Order::Gone(index) => encode(b'x', *index as i32, 0).to_vec(),
@@ -141,6 +151,7 @@ impl Order {
             (b'b', ..) => Order::Build,
             (b's', ..) => Order::Start,
             (b't', ..) => Order::Traced,
+            (b'd', ..) => Order::Lend,
             (b'k', number, group) => Order::Signal { number, group },
             (b'r', index, _) => Order::Restored(index as u32),
             (b'x', index, _) => Order::Gone(index as u32),
@@ -214,6 +225,14 @@ pub fn send_if_room(fd: RawFd, event: &Event) -> io::Result<()> {
 pub fn send_listener(fd: RawFd, listener: RawFd, places: &[RawFd], used: Vec<Used>) -> io::Result<()> {
     let fds: Vec<u8> = [listener].iter().chain(places).flat_map(|fd| fd.to_ne_bytes()).collect();
     send(fd, &Event::Listening(used).bytes(), Some((libc::SCM_RIGHTS, &fds)), 0)
+}
+
+/// `Lent`, with P1's own namespaces: to nobody else can they be shown, since P1 cannot be looked at.
+pub fn send_spaces(fd: RawFd) -> io::Result<()> {
+    let open = |name: &&str| std::fs::File::open(format!("/proc/self/ns/{name}"));
+    let spaces = SPACES.iter().map(open).collect::<io::Result<Vec<_>>>()?;
+    let fds: Vec<u8> = spaces.iter().flat_map(|space| space.as_raw_fd().to_ne_bytes()).collect();
+    send(fd, &Event::Lent.bytes(), Some((libc::SCM_RIGHTS, &fds)), 0)
 }
 
 /// `Forked`, with the pid as credentials. Needs CAP_SYS_ADMIN over the pid
@@ -340,6 +359,7 @@ mod tests {
             Event::Ended(0, false),
             Event::GuardLost(7),
             Event::MemoryLimit,
+            Event::Lent,
         ] {
             assert_eq!(Event::parse(&event.bytes()).unwrap(), event);
         }
@@ -347,6 +367,7 @@ mod tests {
             Order::Build,
             Order::Start,
             Order::Traced,
+            Order::Lend,
             Order::Signal { number: 15, group: true },
             Order::Restored(3),
             Order::Cover { part: b"{}".to_vec(), last: true },

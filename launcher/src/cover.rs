@@ -26,12 +26,12 @@ pub struct Covers {
 }
 
 /// The sockets that are reachable by the plan as it stands.
-pub fn find(plan: &Plan, cwd: &str) -> Result<Covers, Refusal> {
+pub fn find(plan: &Plan, cwd: &str, inside: bool) -> Result<Covers, Refusal> {
     if !plan.cover_sockets {
         return Ok(Covers::default());
     }
     let fail = |e: &io::Error| Refusal::new("proc_denied", "/proc/net/unix").io(e);
-    let paths = sockets::read_host().map_err(|e| fail(&e))?;
+    let paths = sockets::read_host(inside).map_err(|e| fail(&e))?;
     if paths.is_empty() {
         return Ok(Covers::default());
     }

@@ -14,17 +14,17 @@ use crate::persist::journals::Journals;
 use crate::persist::{self, Compared};
 use crate::receipts::{self, Out, Watched};
 use crate::report::{Outcome, Refusal};
-use crate::session::{wall_ms, Session};
+use crate::session::{wall_ms, Block, Session};
 use crate::supervise::{Step, Supervisor};
 use crate::trace::{self, Tracer};
-use crate::{appear, clock, control, cover, sys};
+use crate::{appear, clock, control, cover, nested, sys};
 
 impl Session {
-    pub fn drive(&self, box_: &mut Supervisor, out: &Out, args: &Args) -> Result<(), Refusal> {
+    pub fn drive(&self, box_: &mut Supervisor, out: &Out, args: &Args, block: &Block) -> Result<(), Refusal> {
         order(box_, &control::Order::Build)?;
         let journals = self.journals(args)?;
         let watched = self.prepare(box_, journals.as_ref(), out)?;
-        match self.supervise(box_, out, args, &watched) {
+        match self.supervise(box_, out, (args, block), &watched) {
             Ok(compared) => {
                 box_.terminal.take_back();
                 box_.degraded.extend(box_.tracer.take().and_then(Tracer::finish));
@@ -60,13 +60,14 @@ impl Session {
     /// Tells P1 what it covers and guards, and keeps the way in by which a guard is put back.
     fn cover(&self, box_: &mut Supervisor) -> Result<(), Refusal> {
         let plan = &self.loaded.plan;
-        let mut covers = cover::find(plan, &self.cwd)?;
+        let mut covers = cover::find(plan, &self.cwd, self.inner.is_some())?;
         covers.guards.extend(appear::find(plan)?);
         let text =
             serde_json::to_vec(&covers).map_err(|e| Refusal::new("mount_denied", "covers").detail(e.to_string()))?;
         box_.guards.extend(covers.guards);
         sent(box_, control::send_covers(box_.control.as_raw_fd(), &text))?;
-        if !box_.guards.is_empty() {
+        // Inside, the namespaces come from P1 itself: /proc here is not that of our own processes.
+        if !box_.guards.is_empty() && self.inner.is_none() {
             match Entrance::open(box_.init) {
                 Ok(way) => box_.entrance = Some(way),
                 Err(e) => return Err(why_gone(box_, Refusal::new("guard_denied", "entrance").io(&e))),
@@ -80,7 +81,7 @@ impl Session {
         &self,
         box_: &mut Supervisor,
         out: &Out,
-        args: &Args,
+        (args, block): (&Args, &Block),
         watched: &Watched,
     ) -> Result<Option<Compared>, Refusal> {
         // From here on P0 waits for nothing but its poll, which keeps the time.
@@ -92,7 +93,10 @@ impl Session {
         let mut compared = None;
         loop {
             match box_.next() {
-                Step::Forked => watch(box_, args)?,
+                Step::Forked => {
+                    self.name_command(box_);
+                    watch(box_, args)?;
+                }
                 Step::Started => {
                     box_.deadline = wall.map(|wall| Instant::now() + wall);
                     self.record_launch(box_, out, args)?;
@@ -100,10 +104,23 @@ impl Session {
                 }
                 Step::Refused(refusal) => return Err(refusal),
                 Step::Inside(data) => receipts::record_inside(box_, out, &data),
+                Step::Asked => nested::serve(self, box_, out, block),
                 // While the kernel takes the box apart.
                 Step::Quiet => compared = Some(watched.before.compare()),
-                Step::Over => return Ok(compared),
+                Step::Over => {
+                    for record in box_.nests.finish() {
+                        receipts::record_inside(box_, out, &record);
+                    }
+                    return Ok(compared);
+                }
             }
+        }
+    }
+
+    /// Inside: whoever asked may have a terminal to hand to the command, by its number there.
+    fn name_command(&self, box_: &Supervisor) {
+        if let Some(inner) = &self.inner {
+            nested::name_command(inner, box_.command);
         }
     }
 

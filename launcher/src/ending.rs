@@ -7,6 +7,7 @@ use crate::receipts::REFUSED;
 use crate::report;
 use crate::supervise::Supervisor;
 
+const EXIT_TIMED_OUT: i32 = 124;
 const CHANGED: &str = "persistence_changed";
 
 /// The command's exit code or signal, as the receipt and our own end give it.
@@ -39,12 +40,22 @@ pub fn usage() -> (u64, u64) {
     (ms(usage.ru_utime) + ms(usage.ru_stime), usage.ru_maxrss as u64 * 1024)
 }
 
+/// The same as one number, for a supervisor that somebody else speaks for; a signal is negative.
+pub fn told(box_: &Supervisor) -> i32 {
+    match (box_.ended, ends(box_)) {
+        (Some(report::Outcome::TimedOut), _) => EXIT_TIMED_OUT,
+        (Some(report::Outcome::GuardLost | report::Outcome::Persistence), _) => finish(box_),
+        (_, (Some(code), _)) => code,
+        (_, (None, signal)) => -signal.unwrap_or(libc::SIGKILL),
+    }
+}
+
 /// Ends as the command did: same code, or the same signal raised on ourselves.
 pub fn finish(box_: &Supervisor) -> i32 {
     match box_.ended {
         Some(report::Outcome::TimedOut) => {
             tell("wall: the time limit was reached");
-            return 124;
+            return EXIT_TIMED_OUT;
         }
         Some(report::Outcome::Limit) => tell("limit: memory or processor time of the box was used up"),
         Some(report::Outcome::GuardLost) => {
@@ -64,7 +75,7 @@ pub fn finish(box_: &Supervisor) -> i32 {
 }
 
 /// No core of ours: it would hold the caller's environment.
-fn raise(signal: i32) -> i32 {
+pub fn raise(signal: i32) -> i32 {
     // SAFETY: sets are plain data; raising ends the process for every signal that ended the command.
     unsafe {
         libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);

@@ -12,6 +12,7 @@ use crate::control::{self, Event, Order};
 use crate::copyback::{self, Held};
 use crate::cover::Covers;
 use crate::discard;
+use crate::nested::{births, ring, Inner};
 use crate::plan::{Guard, GuardLost, Ids, Net, Plan};
 use crate::report::Refusal;
 use crate::steps::beside::Beside;
@@ -38,11 +39,15 @@ pub struct Launch<'a> {
     pub errors: Option<OwnedFd>,
     pub wall_ms: Option<u64>,
     pub ids: (u32, u32),
+    /// Of a box inside another.
+    pub inner: Option<&'a Inner>,
     /// P0 watches the command: it waits until the tracer holds it.
     pub traced: bool,
     /// P0's own descriptors, of which P1 has a copy.
     pub outer: Vec<RawFd>,
 }
+
+const SIGNALS: i32 = 64;
 
 /// How the caller started us, restored for the command.
 #[derive(Clone)]
@@ -52,6 +57,8 @@ pub struct Start {
     pub umask: libc::mode_t,
     /// The limit of descriptors, where we raised it for ourselves.
     pub files: Option<libc::rlimit>,
+    /// Of a box inside another: whose signals are ignored, one bit for each; all others do what they do.
+    pub ignored: Option<u64>,
 }
 
 impl Start {
@@ -72,7 +79,26 @@ impl Start {
             libc::umask(umask);
             umask
         };
-        Start { mask: sys::block_all_signals(), sigchld_ignored, umask, files: None }
+        Start { mask: sys::block_all_signals(), sigchld_ignored, umask, files: None, ignored: None }
+    }
+
+    /// For a command whose caller is not ours: nothing of P0's own start counts for it.
+    pub fn inside(ignored: u64) -> Start {
+        // SAFETY: an empty set is plain data.
+        let mask = unsafe { std::mem::zeroed() };
+        Start { mask, sigchld_ignored: false, umask: 0o077, files: None, ignored: Some(ignored) }
+    }
+
+    /// The signals that this process ignores.
+    pub fn ignored_here() -> u64 {
+        let is_ignored = |number: &i32| {
+            // SAFETY: sigaction is plain data that lives through the call, which only reads.
+            unsafe {
+                let mut old: libc::sigaction = std::mem::zeroed();
+                libc::sigaction(*number, std::ptr::null(), &mut old) == 0 && old.sa_sigaction == libc::SIG_IGN
+            }
+        };
+        (1..=SIGNALS).filter(is_ignored).fold(0, |bits, number| bits | 1 << (number - 1))
     }
 
     /// Lets signals end this process as the caller would have it, until the mask that is returned is set
@@ -87,6 +113,12 @@ impl Start {
     }
 
     fn restore(&self) {
+        let inside = self.ignored.map(|bits| (bits, SIGNALS)).unwrap_or_default();
+        for number in 1..=inside.1 {
+            let ignored = inside.0 & 1 << (number - 1) != 0;
+            // SAFETY: no handler of ours is set; for numbers that take none the call says so.
+            unsafe { libc::signal(number, if ignored { libc::SIG_IGN } else { libc::SIG_DFL }) };
+        }
         // SAFETY: the structures live through the calls.
         unsafe {
             if self.sigchld_ignored {
@@ -139,7 +171,8 @@ fn build(launch: &mut Launch) -> Result<Built, Refusal> {
     let (plan, control) = (launch.plan, launch.control.as_raw_fd());
     own_group()?;
     die_with_parent()?;
-    if let Ids::Identity = plan.ids {
+    let proc = launch.inner.map(|inner| births::settle(&inner.user)).transpose()?;
+    if let (Ids::Identity, None) = (plan.ids, &proc) {
         userns::map_self(launch.ids.0, launch.ids.1)?;
     }
     wait_for(control, &Order::Build)?;
@@ -150,7 +183,7 @@ fn build(launch: &mut Launch) -> Result<Built, Refusal> {
     name_host(&plan.hostname)?;
     // SAFETY: umask has no failure; mount points get the modes that the plan says.
     unsafe { libc::umask(0) };
-    let root = mounts::build(plan, launch.prepared.take())?;
+    let root = mounts::build(plan, launch.prepared.take(), proc)?;
     copyback::place(&root, plan, launch.copies)?;
     let watched = receive_covers(control, &root)?;
     let listener = record::place(&root, launch.box_json)?;
@@ -163,6 +196,10 @@ fn build(launch: &mut Launch) -> Result<Built, Refusal> {
     }
     let (places, used) = discard::before(&root, &plan.discards)?;
     control::send_listener(control, listener.as_raw_fd(), &places, used).map_err(|_| gone())?;
+    if launch.inner.is_some() {
+        // For guards that are put back, and for boxes inside this one; now, since P0 sees no /proc of ours.
+        control::send_spaces(control).map_err(|e| Refusal::new("namespace_denied", "box").io(&e))?;
+    }
     Ok(Built { guards, beside })
 }
 
@@ -232,7 +269,9 @@ fn start(launch: &mut Launch, built: Built, held: &mut Option<Gate>, wipe: &impl
         unsafe { libc::_exit(code) }
     }
     readable(false)?;
-    control::send_forked(control, pid).map_err(|_| gone())?;
+    if launch.inner.is_none() {
+        control::send_forked(control, pid).map_err(|_| gone())?;
+    }
     wipe();
     launch.env.iter_mut().for_each(forget);
     built.beside.map_or_else(mounts::leave_old_root, Beside::end)?;
@@ -324,6 +363,10 @@ impl Gate {
 /// Steps 8 to 14, as P2. Returns only what went wrong.
 fn command(launch: &Launch, gate: Gate) -> Refusal {
     let ready = || {
+        if launch.inner.is_some() {
+            // P1 has no power over its pid namespace, which is the outer box's: only its own number would be believed.
+            control::send_forked(launch.control.as_raw_fd(), std::process::id() as libc::pid_t).map_err(|_| gone())?;
+        }
         let candidates = prepare_command(launch)?;
         gate.pass()?;
         if launch.traced {
@@ -347,20 +390,31 @@ fn prepare_command(launch: &Launch) -> Result<Vec<CString>, Refusal> {
     caps::drop_all()?;
     caps::no_new_privs()?;
     let dir = exec::open_dir(launch.cwd)?;
-    if let Some(policy) = &plan.landlock {
-        let kept: Vec<RawFd> = (0..=2).chain(plan.fds.iter().copied()).collect();
-        landlock::restrict(policy, &kept)?;
-    }
+    restrict_files(launch)?;
     launch.start.files.as_ref().map(limits::restore_files).transpose()?;
+    let around = launch.inner.map(|inner| &inner.ring);
+    around.map(|ring| ring.limits.iter().try_for_each(limits::apply)).transpose()?;
     limits::apply(&plan.limits)?;
     launch.start.restore();
-    seccomp::install(&plan.seccomp.filter)
-        .map_err(|e| Refusal::new("seccomp_denied", plan.seccomp.filter.as_str()).io(&e))?;
+    let outer = around.map(|ring| ring.filters.as_slice()).unwrap_or_default();
+    for filter in outer.iter().filter(|filter| **filter != plan.seccomp.filter).chain([&plan.seccomp.filter]) {
+        seccomp::install(filter).map_err(|e| Refusal::new("seccomp_denied", filter.as_str()).io(&e))?;
+    }
     exec::change_dir(&dir, launch.cwd)?;
     // A relative program is found from there, as execve will find it.
     let candidates = exec::candidates(launch.argv[0].as_c_str(), &launch.env);
     exec::check_executable(&candidates, plan.executable.as_deref())?;
     Ok(candidates)
+}
+
+/// The plan's rules, and in the same set those of the box around.
+fn restrict_files(launch: &Launch) -> Result<(), Refusal> {
+    let ring = launch.inner.map(|inner| &inner.ring);
+    let Some(rules) = ring::landlock_of(launch.plan, ring) else { return Ok(()) };
+    let kept: Vec<RawFd> = (0..=2).chain(launch.plan.fds.iter().copied()).collect();
+    let outer = ring.and_then(|ring| ring.landlock.as_ref());
+    let around = outer.map(|outer| landlock::Around { outer, rows: &launch.plan.mounts });
+    landlock::restrict(&rules, &kept, around.as_ref())
 }
 
 /// Done by the command itself, so that it never runs a moment in the background.

@@ -1,12 +1,16 @@
-//! The box socket: what processes inside tell the record.
+//! The box socket: what processes inside tell the record, and ask for.
 //!
 //! Owns bounded, never blocking reading: at most 64 connections, 8 KB a message,
 //! one budget of messages and bytes for the box; a connection that goes over it
 //! is closed and counted. P0 stamps run id and `origin: inside`, so nothing inside can write a
-//! record that looks as if it came from outside.
+//! record that looks as if it came from outside. A message that asks for a box inside this one
+//! takes its connection along (nested.rs).
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
+
+use crate::nested::request::MAGIC;
+use crate::nested::wire;
 
 const CONNECTIONS_MAX: usize = 64;
 const MESSAGE_MAX_BYTES: usize = 8 << 10;
@@ -17,6 +21,12 @@ const BYTES_PER_SECOND: usize = 64 << 10;
 const BYTES_MAX: usize = 16 << 20;
 /// Per wake-up, so that one talker cannot hold the supervisor.
 const BATCH: usize = 16;
+
+/// Somebody inside asks for a box: the connection, and the descriptors that came.
+pub struct Asked {
+    pub link: OwnedFd,
+    pub fds: Vec<OwnedFd>,
+}
 
 /// What the box has sent in the current second, and ever.
 struct Budget {
@@ -51,6 +61,7 @@ pub struct Inside {
     connections: Vec<OwnedFd>,
     budget: Budget,
     pub received: u64,
+    pub asked: Vec<Asked>,
     /// Connections that were closed for saying too much.
     pub closed: u64,
 }
@@ -70,20 +81,21 @@ impl Inside {
     /// Takes what is there; each message goes to `record`.
     pub fn serve(&mut self, mut record: impl FnMut(&[u8])) {
         self.accept();
-        let Inside { connections, budget, received, closed, .. } = self;
-        connections.retain(|fd| {
-            match read(fd, budget, &mut |message| {
+        let Inside { connections, budget, received, closed, asked, .. } = self;
+        let served = std::mem::take(connections).into_iter().filter_map(|fd| {
+            let end = read(&fd, budget, &mut |message| {
                 *received += 1;
                 record(message);
-            }) {
-                End::Open => true,
-                End::Closed => false,
-                End::TooMuch => {
-                    *closed += 1;
-                    false
-                }
+            });
+            match end {
+                End::Open => return Some(fd),
+                End::Closed => {}
+                End::TooMuch => *closed += 1,
+                End::Asks(fds) => asked.push(Asked { link: fd, fds }),
             }
+            None
         });
+        *connections = served.collect();
     }
 
     fn accept(&mut self) {
@@ -105,21 +117,18 @@ enum End {
     Open,
     Closed,
     TooMuch,
+    Asks(Vec<OwnedFd>),
 }
 
 fn read(fd: &OwnedFd, budget: &mut Budget, record: &mut impl FnMut(&[u8])) -> End {
     let mut buffer = [0u8; MESSAGE_MAX_BYTES];
     for _ in 0..BATCH {
-        // SAFETY: the buffer lives through the call. MSG_TRUNC gives the true length.
-        let size = unsafe {
-            let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
-            libc::recv(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), flags)
-        };
-        match usize::try_from(size) {
-            Err(_) if std::io::Error::last_os_error().kind() == std::io::ErrorKind::WouldBlock => return End::Open,
-            Err(_) | Ok(0) => return End::Closed,
-            Ok(size) if size > MESSAGE_MAX_BYTES || !budget.spend(size) => return End::TooMuch,
-            Ok(size) => record(&buffer[..size]),
+        match wire::receive(fd.as_raw_fd(), &mut buffer) {
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return End::Open,
+            Err(_) | Ok((0, _)) => return End::Closed,
+            Ok((size, _)) if size > MESSAGE_MAX_BYTES || !budget.spend(size) => return End::TooMuch,
+            Ok((size, fds)) if &buffer[..size] == MAGIC => return End::Asks(fds),
+            Ok((size, _)) => record(&buffer[..size]),
         }
     }
     End::Open

@@ -10,9 +10,10 @@ use std::path::Path;
 use crate::args::{self, Args};
 use crate::init::{self, Start};
 use crate::inside::Inside;
+use crate::nested::{births, client, Nests};
 use crate::receipts::Out;
 use crate::report::{Refusal, Report};
-use crate::session::{adopt, wall_ms, Block, Session};
+use crate::session::{adopt, wall_ms, Block, Given, Session};
 use crate::spool::Spool;
 use crate::steps::mounts::Prepared;
 use crate::steps::{caps, limits, userns};
@@ -35,6 +36,9 @@ pub fn main(words: &[&CStr], block: Block) -> i32 {
         println!("{}", version::json());
         return 0;
     }
+    if args.nest {
+        return client::main(&args, &block, &start);
+    }
     if let Some(path) = &args.look {
         return look::main(path);
     }
@@ -44,7 +48,7 @@ pub fn main(words: &[&CStr], block: Block) -> i32 {
         Err(e) => return out.refuse(&Refusal::new("resource", "random bytes").io(&e)),
     };
     // The plan before the spool: nothing of ours may be open when its descriptors are checked.
-    let session = Session::open(&args, &block, &start, &out);
+    let session = Session::open(&args, None, |args| Given::own(args, &block, &start), &out);
     out.spool = match args.spool.as_deref().map(|path| Spool::open(Path::new(path))).transpose() {
         Ok(spool) => spool,
         Err(e) => {
@@ -62,10 +66,12 @@ pub fn main(words: &[&CStr], block: Block) -> i32 {
 }
 
 impl Session {
-    fn start(mut self, mut start: Start, out: &Out, args: &Args, block: &Block) -> Result<i32, Refusal> {
+    pub fn start(mut self, mut start: Start, out: &Out, args: &Args, block: &Block) -> Result<i32, Refusal> {
         let box_json = self.box_json(&out.run_id);
         let fail = |what: &'static str| move |e: std::io::Error| Refusal::new("fork_failed", what).io(&e);
-        caps::join_keyring()?;
+        if self.inner.is_none() {
+            caps::join_keyring()?; // inside, that of the box around is inherited
+        }
         let (outer, inner) = control::pair().map_err(fail("control socket"))?;
         let (errors, errors_in) = sys::pipe().map_err(fail("pipe"))?;
         let signals = sys::signal_fd().map_err(fail("signalfd"))?;
@@ -74,11 +80,12 @@ impl Session {
         }
         let _stores = stores::hold(&self.loaded.plan)?; // kept to the end, here and by P1
         let (prepared, waiting) = userns::prepare(&self.loaded.plan)?;
-        let mut terminal = Terminal::open();
+        // Inside, whoever asked has the terminal.
+        let mut terminal = if self.inner.is_some() { Terminal::none() } else { Terminal::open() };
         let env = std::mem::take(&mut self.env.env);
         let ours = [outer.as_raw_fd(), errors.as_raw_fd(), signals.as_raw_fd()];
         let spawn = Spawn {
-            outer_fds: ours.into_iter().chain(handed_over(out, args)).collect(),
+            outer_fds: ours.into_iter().chain(handed_over(out, args)).chain(self.of_the_way_in()).collect(),
             inner,
             errors_in,
             prepared,
@@ -93,7 +100,8 @@ impl Session {
         let mut supervisor = self.supervisor(init, (outer, errors, signals), terminal, args);
         let mapped = userns::map_box(init, self.loaded.plan.ids, &waiting);
         drop(prepared);
-        match mapped.and_then(|()| self.drive(&mut supervisor, out, args)) {
+        match mapped.and_then(|()| self.drive(&mut supervisor, out, args, block)) {
+            Ok(()) if self.inner.is_some() => Ok(ending::told(&supervisor)),
             Ok(()) => Ok(ending::finish(&supervisor)),
             Err(refusal) => {
                 clock::stop();
@@ -123,6 +131,8 @@ impl Session {
             guards: self.loaded.plan.guards.clone(),
             guard_lost: self.loaded.plan.guard_lost,
             inside: Inside::default(),
+            nests: Nests::default(),
+            link: self.inner.as_ref().map(|inner| inner.link.as_raw_fd()),
             places: vec![],
             command: 0,
             started: false,
@@ -154,8 +164,11 @@ impl Session {
             | libc::CLONE_NEWCGROUP;
         // SAFETY: no failure.
         let ids = unsafe { (libc::geteuid(), libc::getegid()) };
-        // SAFETY: P0 is single-threaded.
-        let pid = unsafe { sys::fork_into(namespaces) }.map_err(|e| Refusal::new("userns_denied", "clone").io(&e))?;
+        // SAFETY: P0 is single-threaded, in either case.
+        let pid = match &self.inner {
+            Some(inner) => unsafe { births::fork_inside(&inner.pid) }?,
+            None => unsafe { sys::fork_into(namespaces) }.map_err(|e| Refusal::new("userns_denied", "clone").io(&e))?,
+        };
         if pid != 0 {
             if let Err(e) = processors::start_elsewhere(pid) {
                 kill_and_reap(pid);
@@ -180,16 +193,25 @@ impl Session {
             wall_ms: spawn.wall_ms,
             traced: spawn.traced,
             ids,
+            inner: self.inner.as_ref(),
             outer: spawn.outer_fds,
         };
         init::run(launch, || block.wipe())
     }
 }
 
+impl Session {
+    /// Descriptors of an inner supervisor that its P1 does not need.
+    fn of_the_way_in(&self) -> impl Iterator<Item = RawFd> + '_ {
+        self.inner.iter().flat_map(|inner| [&inner.link, &inner.proc, &inner.pid].map(AsRawFd::as_raw_fd))
+    }
+}
+
 /// P0's descriptors that came from the caller.
 fn handed_over(out: &Out, args: &Args) -> impl Iterator<Item = RawFd> {
     let spool = out.spool.as_ref().map(Spool::descriptor);
-    [out.report.descriptor(), spool, args.caller_pidfd, args.trace_fd].into_iter().flatten()
+    let uplink = out.uplink.as_ref().map(AsRawFd::as_raw_fd);
+    [out.report.descriptor(), spool, args.caller_pidfd, args.trace_fd, uplink].into_iter().flatten()
 }
 
 /// What the child's copy takes with it.

@@ -28,6 +28,7 @@ mod inside;
 mod launch;
 mod look;
 mod nest;
+mod nested;
 mod paths;
 mod persist;
 mod plan;

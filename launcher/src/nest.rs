@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use crate::plan::Guard;
@@ -30,14 +30,19 @@ pub enum Restored {
 
 /// The box's namespaces, opened while P1 could still be looked at.
 pub struct Entrance {
-    user: File,
-    mount: File,
+    /// None inside another box: there its supervisor has the power already.
+    user: Option<OwnedFd>,
+    mount: OwnedFd,
 }
 
 impl Entrance {
     pub fn open(pid: libc::pid_t) -> io::Result<Entrance> {
-        let open = |name: &str| File::open(format!("/proc/{pid}/ns/{name}"));
-        Ok(Entrance { user: open("user")?, mount: open("mnt")? })
+        let open = |name: &str| File::open(format!("/proc/{pid}/ns/{name}")).map(OwnedFd::from);
+        Ok(Entrance { user: Some(open("user")?), mount: open("mnt")? })
+    }
+
+    pub fn lent(mount: &OwnedFd) -> io::Result<Entrance> {
+        Ok(Entrance { user: None, mount: mount.try_clone()? })
     }
 
     /// Places one guard again, from a helper that joins the box.
@@ -59,7 +64,8 @@ impl Entrance {
     }
 
     fn place(&self, guard: &Guard) -> io::Result<()> {
-        for (ns, kind) in [(&self.user, libc::CLONE_NEWUSER), (&self.mount, libc::CLONE_NEWNS)] {
+        let user = self.user.iter().map(|ns| (ns, libc::CLONE_NEWUSER));
+        for (ns, kind) in user.chain([(&self.mount, libc::CLONE_NEWNS)]) {
             // SAFETY: the descriptor is ours.
             sys::check(i64::from(unsafe { libc::setns(ns.as_raw_fd(), kind) }))?;
         }

@@ -15,11 +15,15 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+mod shape;
+
 use crate::appear::Appearing;
 use crate::copyback::Copyback;
 use crate::persist::asked::{OnPersistence, Persistence};
 use crate::report::Refusal;
 use crate::steps::env::EnvPolicy;
+use crate::sys::FromStart;
+use shape::{check_namespaces, check_rows};
 
 pub const SCHEMA: &str = "stockade.plan.v1";
 /// A plan of 1,000 grants is about 200 kB; more than this is not a plan.
@@ -266,7 +270,7 @@ pub enum Access {
     List,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Clone)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
     #[serde(deserialize_with = "required")]
@@ -313,20 +317,30 @@ pub struct Loaded {
     pub digest: String,
 }
 
+fn seals_of(fd: RawFd) -> i32 {
+    // SAFETY: fcntl with F_GET_SEALS takes no pointer; a wrong descriptor is an error value.
+    unsafe { libc::fcntl(fd, libc::F_GET_SEALS) }
+}
+
+/// Nobody can change its bytes any more.
+pub fn is_sealed(fd: RawFd) -> bool {
+    all_sealed(seals_of(fd))
+}
+
+fn all_sealed(seals: i32) -> bool {
+    seals >= 0 && seals & SEALS == SEALS
+}
+
 /// Reads a plan from an inherited memfd. Source: memfd_create(2), "File sealing".
 pub fn from_fd(fd: RawFd, binds: &BTreeMap<String, String>) -> Result<Loaded, Refusal> {
-    // SAFETY: fcntl with F_GET_SEALS takes no pointer; a wrong descriptor is an error value.
-    let seals = unsafe { libc::fcntl(fd, libc::F_GET_SEALS) };
-    if seals < 0 || seals & SEALS != SEALS {
+    let seals = seals_of(fd);
+    if !all_sealed(seals) {
         return Err(Refusal::new("plan_unsealed", format!("descriptor {fd}"))
             .detail(format!("got seals {seals:#x}, expected {SEALS:#x}")));
     }
     // SAFETY: the caller passed this descriptor to us with --plan-fd; we own it from here on.
     let file = unsafe { File::from_raw_fd(fd) };
-    // The caller may have left the offset at the end: reading is by position.
-    // SAFETY: lseek on a descriptor that we own.
-    unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_SET) };
-    load(file, None, binds)
+    load(&file, None, binds)
 }
 
 /// Reads `<dir>/<digest>.json`: owner, mode and content are checked on the descriptor.
@@ -350,7 +364,7 @@ pub fn from_store(dir: &str, digest: &str, binds: &BTreeMap<String, String>) -> 
             meta.mode() & 0o7777
         )));
     }
-    load(file, Some(digest), binds)
+    load(&file, Some(digest), binds)
 }
 
 fn open_nofollow(path: &str) -> std::io::Result<File> {
@@ -361,9 +375,10 @@ fn open_nofollow(path: &str) -> std::io::Result<File> {
         .open(path)
 }
 
-fn load(file: File, want: Option<&str>, binds: &BTreeMap<String, String>) -> Result<Loaded, Refusal> {
+fn load(file: &File, want: Option<&str>, binds: &BTreeMap<String, String>) -> Result<Loaded, Refusal> {
     let mut bytes = Vec::with_capacity(32 << 10);
-    file.take(PLAN_MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|e| Refusal::new("plan_missing", "plan").io(&e))?;
+    let lost = |e: std::io::Error| Refusal::new("plan_missing", "plan").io(&e);
+    FromStart::of(file).take(PLAN_MAX_BYTES + 1).read_to_end(&mut bytes).map_err(lost)?;
     if bytes.len() as u64 > PLAN_MAX_BYTES {
         return Err(Refusal::new("plan_invalid", "plan").detail(format!("larger than {PLAN_MAX_BYTES} bytes")));
     }
@@ -451,39 +466,6 @@ pub fn canonical(path: &str) -> Result<(), Refusal> {
         return Ok(());
     }
     Err(Refusal::new("plan_invalid", path).detail("not a canonical absolute path"))
-}
-
-fn check_rows(rows: &[Row]) -> Result<(), Refusal> {
-    let first = rows.first().map(|r| (r.target(), matches!(r, Row::Bind { .. } | Row::Tmpfs { .. })));
-    if first != Some(("/", true)) {
-        return Err(invalid("mounts", "the first row must give `/`"));
-    }
-    if !rows.iter().any(|r| matches!(r, Row::Tmpfs { target, .. } if target == "/run")) {
-        return Err(invalid("mounts", "no tmpfs at /run for the box record"));
-    }
-    rows.iter().try_for_each(check_names)
-}
-
-/// Hidden and created names are relative and stay below their base.
-fn check_names(row: &Row) -> Result<(), Refusal> {
-    let names: Vec<&String> = match row {
-        Row::Overlay { hide, dirs, .. } => hide.iter().chain(dirs).collect(),
-        Row::Proc { covers, .. } => covers.iter().collect(),
-        _ => return Ok(()),
-    };
-    for name in names {
-        canonical(&format!("/{name}"))?;
-    }
-    Ok(())
-}
-
-fn check_namespaces(plan: &Plan) -> Result<(), Refusal> {
-    let has = |n| plan.namespaces.contains(&n);
-    let base = [Namespace::User, Namespace::Mount, Namespace::Pid, Namespace::Ipc, Namespace::Uts, Namespace::Cgroup];
-    if !base.into_iter().all(has) || has(Namespace::Net) != (plan.net == Net::None) {
-        return Err(invalid("namespaces", "does not agree with the backend and net"));
-    }
-    Ok(())
 }
 
 /// Number of components: `/` is 0.

@@ -8,10 +8,12 @@ mod room;
 mod settle;
 
 use std::cell::RefCell;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use crate::args::Args;
 use crate::copyback::{self, Aside, Copied};
 use crate::ending;
+use crate::nested::wire;
 use crate::persist::journal::Journal;
 use crate::persist::{manifest, quarantine, Compared, Snapshot};
 use crate::report::{self, Refusal, Report};
@@ -37,6 +39,8 @@ pub struct Out {
     pub run_id: String,
     pub report: Report,
     pub spool: Option<Spool>,
+    /// Of a box inside another: its records go to the supervisor around.
+    pub uplink: Option<OwnedFd>,
     /// Said once: in the end record, or with the refusal.
     pub settled: RefCell<Settled>,
 }
@@ -44,7 +48,19 @@ pub struct Out {
 impl Out {
     /// Before anything is known: the line on stderr alone.
     pub fn nowhere() -> Self {
-        Self { run_id: String::new(), report: Report::new(None), spool: None, settled: RefCell::default() }
+        Self {
+            run_id: String::new(),
+            report: Report::new(None),
+            spool: None,
+            uplink: None,
+            settled: RefCell::default(),
+        }
+    }
+
+    /// To the supervisor around, which stamps it as said inside; false when it was lost.
+    pub fn tell_around(&self, json: &str) -> bool {
+        let told = |uplink: &OwnedFd| wire::send(uplink.as_raw_fd(), json.as_bytes(), &[], false);
+        self.uplink.as_ref().is_none_or(|uplink| told(uplink).is_ok())
     }
 
     /// Says why nothing was started; the exit status.
@@ -92,9 +108,9 @@ pub fn unrecorded(box_: &mut Supervisor, watch: Watched, refusal: Refusal) -> Re
 }
 
 impl Session {
-    pub fn record_launch(&self, box_: &Supervisor, out: &Out, args: &Args) -> Result<(), Refusal> {
+    pub fn record_launch(&self, box_: &mut Supervisor, out: &Out, args: &Args) -> Result<(), Refusal> {
         let plan = &self.loaded.plan;
-        let (evaluation, mechanisms) = session::evaluate(plan, box_.snapshot)?;
+        let (evaluation, mechanisms) = session::evaluate(plan, self.around(), box_.snapshot)?;
         let asked = session::requested(plan)?;
         let record = report::Launch {
             schema: report::SCHEMA,
@@ -106,7 +122,7 @@ impl Session {
             kernel: version::kernel(),
             landlock_abi: landlock::kernel_abi() as u32,
             caller: plan.caller.clone(),
-            standing: report::Standing::of(&plan.record),
+            standing: self.standing(),
             tier_downgrade: evaluation.effective_tier < asked,
             requested_tier: asked,
             effective_tier: evaluation.effective_tier,
@@ -118,7 +134,7 @@ impl Session {
             of: evaluation.of,
             mechanisms,
             home: if box_.snapshot { "snapshot" } else { self.home },
-            net: if plan.net == plan::Net::None { "none" } else { "host" }.to_string(),
+            net: if evaluated_net(plan, self) == plan::Net::None { "none" } else { "host" }.to_string(),
             env_kept: self.env.kept.clone(),
             env_dropped: self.env.dropped.clone(),
             limits: limits::notes(&plan.limits),
@@ -126,9 +142,12 @@ impl Session {
             cwd: self.cwd.clone(),
             supervisor: report::Supervisor { pid: std::process::id() as i32, start_ticks: start_ticks() },
             command_pid: box_.command,
-            origin: "outside",
+            origin: if self.inner.is_some() { "inside" } else { "outside" },
         };
         let json = report::to_json(&record)?;
+        if !out.tell_around(&json) {
+            box_.degraded.push("launch record lost on its way to the box around".to_string());
+        }
         match out.spool.as_ref().map(|spool| spool.append(&json)) {
             Some(Err(e)) => return Err(Refusal::new("spool_failed", "launch record").io(&e)),
             Some(Ok(Appended::Degraded(what))) => {
@@ -207,6 +226,7 @@ impl Session {
             degraded,
         };
         let json = report::to_json(&record).unwrap_or_default();
+        out.tell_around(&json);
         let spooled = out.spool.as_ref().map_or(Ok(Appended::Whole), |spool| spool.append(&json));
         if !matches!(spooled, Ok(Appended::Whole)) {
             eprintln!("stockade: audit degraded: the end record of {} could not be written", out.run_id);
@@ -218,9 +238,19 @@ impl Session {
 
 pub fn record_inside(box_: &mut Supervisor, out: &Out, data: &[u8]) {
     let record = report::Inside::stamp(&out.run_id, data);
-    let written = report::to_json(&record).ok().and_then(|json| Some(out.spool.as_ref()?.append(&json)));
+    let json = report::to_json(&record).ok();
+    json.as_ref().map(|json| out.tell_around(json));
+    let written = json.and_then(|json| Some(out.spool.as_ref()?.append(&json)));
     if matches!(written, Some(Err(_) | Ok(Appended::Degraded(_)))) && box_.degraded.is_empty() {
         box_.degraded.push("inside record lost".to_string());
+    }
+}
+
+/// A box without a network has none to give.
+fn evaluated_net(plan: &plan::Plan, session: &Session) -> plan::Net {
+    match session.around() {
+        Some(ring) if ring.net == plan::Net::None => plan::Net::None,
+        _ => plan.net,
     }
 }
 

@@ -77,6 +77,9 @@ pub const CODES: &[(&str, u8, &str)] = &[
     ("journal_failed", 14, "check space and permissions of the state home"),
     ("spool_failed", 14, "the audit record could not be written; check space and permissions of the state home"),
     ("start_timed_out", 7, "look for a file system that hangs, or try again when the machine has less to do"),
+    ("nest_invalid", 0, "request and launcher are of different versions; reinstall stockade"),
+    ("nest_busy", 0, "end a box inside this one, or wait for one to end"),
+    ("nest_gone", 7, "the box around has ended, or its supervisor could not answer"),
     ("caller_gone", 7, "the program that asked for the box ended before it started"),
     ("resource", 0, "the machine is short of memory, descriptors or space; try again"),
 ];
@@ -109,7 +112,7 @@ impl Refusal {
             errno: None,
             detail: String::new(),
             hint: hint.to_owned(),
-            transient: matches!(code, "resource" | "start_timed_out"),
+            transient: matches!(code, "resource" | "start_timed_out" | "nest_busy"),
         }
     }
 

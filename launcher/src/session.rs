@@ -12,10 +12,12 @@ use crate::clock;
 use crate::copyback::{self, Held};
 use crate::facts;
 use crate::init::Start;
+use crate::nested::ring::{self, Ring};
+use crate::nested::Inner;
 use crate::plan::{self, Backend, Ids, Loaded, Plan};
-use crate::promises::{self, Evaluation, Tier};
+use crate::promises::{self, Evaluation, FactSet, Tier};
 use crate::receipts::Out;
-use crate::report::Refusal;
+use crate::report::{Refusal, Standing};
 use crate::steps::env::{self, Filtered};
 use crate::steps::seccomp;
 use crate::{sys, trace};
@@ -52,7 +54,7 @@ impl Block {
     }
 }
 
-fn split_item(item: &[u8]) -> env::Pair {
+pub fn split_item(item: &[u8]) -> env::Pair {
     let at = item.iter().position(|b| *b == b'=').unwrap_or(item.len());
     (item[..at].to_vec(), item.get(at + 1..).unwrap_or_default().to_vec())
 }
@@ -77,10 +79,24 @@ pub struct Session {
     pub state_home: Option<String>,
     /// Files of the host that are copied in, and back at the end.
     pub copies: Vec<Held>,
+    /// Of a box inside another.
+    pub inner: Option<Inner>,
+}
+
+/// What the environment of the command is made of.
+pub struct Given {
+    pub environ: Vec<env::Pair>,
+    pub set: Vec<env::Pair>,
 }
 
 impl Session {
-    pub fn open(args: &Args, block: &Block, start: &Start, out: &Out) -> Result<Session, Refusal> {
+    pub fn open(
+        args: &Args,
+        inner: Option<Inner>,
+        given: impl FnOnce(&Args) -> Result<Given, Refusal>,
+        out: &Out,
+    ) -> Result<Session, Refusal> {
+        let ring = inner.as_ref().map(|inner| &inner.ring);
         let began = Instant::now();
         let loaded = match (args.plan_fd, &args.plan, &args.plan_store) {
             (Some(fd), ..) => plan::from_fd(fd, &args.binds)?,
@@ -93,9 +109,10 @@ impl Session {
             clock::arm(clock::limit(began, wall), loaded.plan.mounts.len(), to)?;
         }
         check_words(&loaded.plan)?;
+        ring.map(|_| ring::check(&loaded.plan)).transpose()?;
         args.trace_fd.map(trace::check).transpose()?;
-        let (evaluation, _) = evaluate(&loaded.plan, false)?;
-        let env = environment(&loaded.plan, args, block, start)?;
+        let (evaluation, _) = evaluate(&loaded.plan, ring, false)?;
+        let env = environment(&loaded.plan, &given(args)?)?;
         let home = facts::home(&loaded.plan);
         let cwd = args.cwd.clone().unwrap_or_else(|| loaded.plan.cwd.clone());
         if args.state_home.is_none() && !loaded.plan.copyback.is_empty() {
@@ -105,7 +122,23 @@ impl Session {
         }
         let copies = copyback::hold(&loaded.plan)?;
         let state_home = args.state_home.clone();
-        Ok(Session { loaded, env, cwd, evaluation, home, began, state_home, copies })
+        Ok(Session { loaded, env, cwd, evaluation, home, began, state_home, copies, inner })
+    }
+
+    /// Inside a box the request's word for it counts for nothing.
+    pub fn standing(&self) -> Standing {
+        self.around().map_or_else(|| Standing::of(&self.loaded.plan.record), |ring| Standing::inside(ring.tier))
+    }
+
+    /// The box around, where there is one.
+    pub fn around(&self) -> Option<&Ring> {
+        self.inner.as_ref().map(|inner| &inner.ring)
+    }
+
+    /// What this box keeps around those inside it.
+    pub fn ring(&self, run_id: &str, snapshot: bool) -> Result<Ring, Refusal> {
+        let (evaluation, _) = evaluate(&self.loaded.plan, self.around(), snapshot)?;
+        Ok(Ring::of(&self.loaded.plan, self.around(), &evaluation, run_id, snapshot))
     }
 
     pub fn box_json(&self, run_id: &str) -> String {
@@ -121,6 +154,9 @@ impl Session {
         ] {
             record.insert(key.to_string(), value.into());
         }
+        let around = self.around().map(|ring| ring.chain.as_slice()).unwrap_or_default();
+        let chain: Vec<&str> = [run_id].into_iter().chain(around.iter().map(String::as_str)).collect();
+        record.insert("chain".to_string(), chain.into());
         serde_json::Value::Object(record).to_string()
     }
 }
@@ -173,9 +209,11 @@ fn check_words(plan: &Plan) -> Result<(), Refusal> {
 }
 
 /// Refuses before anything is made when the plan itself promises too little.
-pub fn evaluate(plan: &Plan, snapshot: bool) -> Result<(Evaluation, Vec<String>), Refusal> {
-    let facts = facts::of(plan, snapshot);
-    let evaluation = promises::evaluate(&plan.promises, &facts, requested(plan)?, &plan.accept);
+pub fn evaluate(plan: &Plan, ring: Option<&Ring>, snapshot: bool) -> Result<(Evaluation, Vec<String>), Refusal> {
+    let facts = facts(plan, ring, snapshot);
+    let narrowed = ring.map(|ring| ring.promises(plan));
+    let rows = narrowed.as_deref().unwrap_or(&plan.promises);
+    let evaluation = promises::evaluate(rows, &facts, requested(plan)?, &plan.accept);
     if !evaluation.accepted {
         let detail = format!("got tier {}, missing {}", evaluation.effective_tier.name(), evaluation.missing.join(" "));
         return Err(Refusal::new("promise_not_kept", plan.requested_tier.as_str()).detail(detail));
@@ -183,13 +221,32 @@ pub fn evaluate(plan: &Plan, snapshot: bool) -> Result<(Evaluation, Vec<String>)
     Ok((evaluation, facts.names()))
 }
 
-fn environment(plan: &Plan, args: &Args, block: &Block, start: &Start) -> Result<Filtered, Refusal> {
-    let invalid = |e: env::EnvError| Refusal::new("env_invalid", "environment").detail(e.to_string());
-    let given = match args.setenv_fd {
-        Some(fd) => env::parse_items(&read_all(adopt(fd), start)?).map_err(invalid)?,
-        None => vec![],
-    };
-    env::filter(&plan.env, &block.environ(), &given).map_err(invalid)
+/// What was proved, that of the box around included: its network and rules hold here, too.
+pub fn facts(plan: &Plan, ring: Option<&Ring>, snapshot: bool) -> FactSet {
+    let mut facts = facts::of(plan, snapshot);
+    let inherited = ["netns", "landlock_fs", "landlock_signal", "landlock_abstract"];
+    let held = inherited.into_iter().filter(|fact| ring.is_some_and(|ring| ring.facts.has(fact)));
+    held.for_each(|fact| facts.add(fact));
+    facts
+}
+
+impl Given {
+    /// The process's own environment, and what came by descriptor.
+    pub fn own(args: &Args, block: &Block, start: &Start) -> Result<Given, Refusal> {
+        let set = match args.setenv_fd {
+            Some(fd) => env::parse_items(&read_all(adopt(fd), start)?).map_err(env_invalid)?,
+            None => vec![],
+        };
+        Ok(Given { environ: block.environ(), set })
+    }
+}
+
+fn env_invalid(error: env::EnvError) -> Refusal {
+    Refusal::new("env_invalid", "environment").detail(error.to_string())
+}
+
+fn environment(plan: &Plan, given: &Given) -> Result<Filtered, Refusal> {
+    env::filter(&plan.env, &given.environ, &given.set).map_err(env_invalid)
 }
 
 fn read_all(fd: OwnedFd, start: &Start) -> Result<Vec<u8>, Refusal> {

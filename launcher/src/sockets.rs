@@ -15,6 +15,8 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 const TABLE: &str = "/proc/net/unix";
+/// The same of process 1 of the box around, whose /proc does not know us.
+const TABLE_INSIDE: &str = "/proc/1/net/unix";
 /// Fields before the name: num refcount protocol flags type st inode.
 const FIELDS: usize = 7;
 
@@ -29,10 +31,10 @@ pub struct Cover {
 }
 
 /// The path sockets of this network namespace.
-pub fn read_host() -> io::Result<Vec<PathBuf>> {
+pub fn read_host(inside: bool) -> io::Result<Vec<PathBuf>> {
     // The kernel says size 0; a guess saves a dozen small reads.
     let mut table = Vec::with_capacity(64 << 10);
-    std::fs::File::open(TABLE)?.read_to_end(&mut table)?;
+    std::fs::File::open(if inside { TABLE_INSIDE } else { TABLE })?.read_to_end(&mut table)?;
     Ok(parse(&table))
 }
 
@@ -179,7 +181,7 @@ mod tests {
         std::fs::create_dir(&dir).unwrap();
         let path = dir.join("s\nx y");
         let listener = UnixListener::bind(&path).unwrap();
-        assert!(read_host().unwrap().contains(&path));
+        assert!(read_host(false).unwrap().contains(&path));
         assert!(is_socket(&path) && !is_socket(&dir) && !is_socket(&dir.join("none")));
         let forged = [path.clone(), PathBuf::from("/usr/lib/none")];
         assert_eq!(dirs_to_cover(&forged, |_| true, &[]).dirs, std::slice::from_ref(&dir));

@@ -11,6 +11,7 @@ use crate::control::{self, Event, Order, Used};
 use crate::discard::Place;
 use crate::inside::Inside;
 use crate::nest::{Entrance, Restored};
+use crate::nested::{client, wire, Nests};
 use crate::plan::{Guard, GuardLost};
 use crate::report::{LimitHit, Outcome, Refusal};
 use crate::sys;
@@ -35,6 +36,9 @@ pub struct Supervisor {
     pub guards: Vec<Guard>,
     pub guard_lost: GuardLost,
     pub inside: Inside,
+    pub nests: Nests,
+    /// Of a box inside another: to the one who asked for it.
+    pub link: Option<RawFd>,
     /// Private places whose content is counted at the end, in the plan's order.
     pub places: Vec<Place>,
     pub command: libc::pid_t,
@@ -64,6 +68,8 @@ pub enum Step {
     /// The command runs; its pid is known.
     Started,
     Inside(Vec<u8>),
+    /// Somebody inside asks for a box, and what it takes is here.
+    Asked,
     Refused(Refusal),
     /// P1 alone is left of the box: nothing of it changes files any more.
     Quiet,
@@ -75,6 +81,9 @@ impl Supervisor {
     /// Waits until there is something to tell.
     pub fn next(&mut self) -> Step {
         loop {
+            if self.nests.ready() {
+                return Step::Asked;
+            }
             let ready = self.wait();
             if self.deadline.is_some_and(|at| Instant::now() >= at) {
                 self.end(Outcome::TimedOut);
@@ -99,6 +108,9 @@ impl Supervisor {
                     continue;
                 }
             }
+            if ready.link {
+                self.take_word();
+            }
             if let Some(step) = self.serve_inside(ready.inside) {
                 return step;
             }
@@ -113,8 +125,9 @@ impl Supervisor {
         let errors = self.errors.as_ref().map_or(-1, |fd| fd.as_raw_fd());
         let control = if self.control_open() { self.control.as_raw_fd() } else { -1 };
         let caller = if self.ended.is_some() { -1 } else { self.caller.unwrap_or(-1) };
-        let mut fds = vec![poll(self.signals.as_raw_fd()), poll(control), poll(errors), poll(caller)];
-        fds.extend(self.inside.descriptors().map(poll));
+        let link = if self.ended.is_some() { -1 } else { self.link.unwrap_or(-1) };
+        let mut fds = vec![poll(self.signals.as_raw_fd()), poll(control), poll(errors), poll(caller), poll(link)];
+        fds.extend(self.inside.descriptors().chain(self.nests.descriptors()).map(poll));
         let left = self.deadline.map(|at| at.saturating_duration_since(Instant::now()));
         // Rounded up: waking a moment early would spin.
         let timeout = left.map_or(-1, |left| (left + Duration::from_micros(999)).as_millis().min(1 << 30) as i32);
@@ -126,7 +139,8 @@ impl Supervisor {
             control: got(1),
             errors: got(2),
             caller: got(3),
-            inside: fds[4..].iter().any(|fd| fd.revents != 0),
+            link: got(4),
+            inside: fds[5..].iter().any(|fd| fd.revents != 0),
         }
     }
 
@@ -221,12 +235,14 @@ impl Supervisor {
             Event::Continued => {}
             Event::Ended(status, alone) => {
                 self.status = Some(status);
-                self.quiet = alone;
+                // What is inside a box inside is no child of P1.
+                self.quiet = alone && self.nests.none_lives();
             }
             Event::GuardLost(index) => self.guard_lost(index),
             Event::MemoryLimit => self.limit(LimitHit::Memory),
             Event::CpuLimit => self.limit(LimitHit::CpuTime),
             Event::Snapshot => self.snapshot = true,
+            Event::Lent => self.nests.lend(received.fds),
         }
     }
 
@@ -246,6 +262,9 @@ impl Supervisor {
         if !self.lost.contains(&guard.path) {
             self.lost.push(guard.path.clone());
         }
+        if self.entrance.is_none() {
+            self.entrance = self.nests.mount_space().and_then(|mount| Entrance::lent(mount).ok());
+        }
         let order = match self.entrance.as_ref().map(|way| way.restore(&guard)) {
             Some(Restored::Placed) => Order::Restored(index),
             // Removed by the host: it is guarded again as soon as it is back.
@@ -262,6 +281,10 @@ impl Supervisor {
     /// doing (`kill -STOP 0` inside) is the box's own affair: the supervisor,
     /// its clock and the caller's pipeline go on.
     fn stopped(&mut self, signal: i32) {
+        if let Some(link) = self.link {
+            // Whoever asked has the terminal, and stops with the command.
+            return drop(wire::send(link, &client::stopped(signal), &[], false));
+        }
         let asks = matches!(signal, libc::SIGTTIN | libc::SIGTTOU);
         if asks && !self.terminal.handed && self.terminal.hand_over(self.command) {
             return self.signal(libc::SIGCONT, true);
@@ -279,6 +302,21 @@ impl Supervisor {
         self.signal(libc::SIGCONT, true);
     }
 
+    /// A word of the one who asked; when that is gone, so is the box.
+    fn take_word(&mut self) {
+        let Some(link) = self.link else { return };
+        let mut word = [0u8; client::WORD_BYTES];
+        match wire::receive(link, &mut word) {
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+            Ok((client::WORD_BYTES, _)) => match client::signal_of(word) {
+                Some((KILL_BOX, _)) => self.end(Outcome::Killed),
+                Some((number, group)) => self.signal(number, group),
+                None => self.end(Outcome::CallerGone),
+            },
+            _ => self.end(Outcome::CallerGone),
+        }
+    }
+
     fn signal(&self, number: i32, group: bool) {
         // A P1 that cannot be told is gone, which the loop sees next.
         let _ = control::send_order(self.control.as_raw_fd(), &Order::Signal { number, group });
@@ -288,8 +326,12 @@ impl Supervisor {
         if !ready {
             return None;
         }
-        let mut messages = vec![];
+        let mut messages = self.nests.take();
         self.inside.serve(|message| messages.push(message.to_vec()));
+        if self.nests.ask(std::mem::take(&mut self.inside.asked)) {
+            // A P1 that cannot be told is gone, which the loop sees next.
+            let _ = control::send_order(self.control.as_raw_fd(), &Order::Lend);
+        }
         (!messages.is_empty()).then(|| Step::Inside(messages.join(&b'\n')))
     }
 
@@ -333,12 +375,13 @@ struct Ready {
     control: bool,
     errors: bool,
     caller: bool,
+    link: bool,
     inside: bool,
 }
 
 /// Stops this process by `signal` as the command was, so that a shell sees the
 /// same; returns when it is continued.
-fn stop_self(signal: i32) {
+pub fn stop_self(signal: i32) {
     // SAFETY: sets are plain data; the default action of a stop signal is to stop.
     unsafe {
         let mut only: libc::sigset_t = std::mem::zeroed();

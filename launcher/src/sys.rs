@@ -5,6 +5,7 @@
 //! other error. Constants that libc lacks are given with their header.
 
 use std::ffi::{CStr, CString};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::AtomicU32;
@@ -51,6 +52,29 @@ pub fn check(ret: i64) -> io::Result<i64> {
         return Err(io::Error::last_os_error());
     }
     Ok(ret)
+}
+
+/// Reads a file from its start and leaves its offset alone: whoever has the same description, the
+/// sender of a memfd and all others that it was sent to, moves that while we read.
+pub struct FromStart<'a> {
+    file: &'a File,
+    at: i64,
+}
+
+impl<'a> FromStart<'a> {
+    pub fn of(file: &'a File) -> Self {
+        Self { file, at: 0 }
+    }
+}
+
+impl io::Read for FromStart<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let (fd, room) = (self.file.as_raw_fd(), buffer.len());
+        // SAFETY: the kernel writes at most as much as the buffer holds.
+        let got = check(unsafe { libc::syscall(libc::SYS_pread64, fd, buffer.as_mut_ptr(), room, self.at) })?;
+        self.at += got;
+        Ok(got as usize)
+    }
 }
 
 fn owned(ret: i64) -> io::Result<OwnedFd> {
@@ -216,6 +240,20 @@ pub fn futex_wait_for(word: &AtomicU32, value: u32, most: std::time::Duration) {
 pub fn futex_wake(word: &AtomicU32) {
     // SAFETY: the word lives through the call.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1) };
+}
+
+/// memfd_create(2), "File sealing": bytes that nobody can change any more.
+pub fn sealed_memfd(bytes: &[u8]) -> io::Result<OwnedFd> {
+    use std::io::Write;
+    const SEALS: i32 = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: the name is static; the descriptor is owned at once.
+    let fd = owned(unsafe { libc::syscall(libc::SYS_memfd_create, c"stockade-request".as_ptr(), flags) })?;
+    let mut file = std::fs::File::from(fd);
+    file.write_all(bytes)?;
+    // SAFETY: F_ADD_SEALS takes an integer.
+    check(i64::from(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) }))?;
+    Ok(file.into())
 }
 
 /// pipe2(2), close-on-exec: the reading and the writing end.
@@ -419,5 +457,22 @@ pub fn shed_code() {
         // SAFETY: the range holds only pages that are mapped from the program file and
         // never written, so their content is the file's before and after.
         unsafe { libc::madvise(from as *mut libc::c_void, to - from, libc::MADV_DONTNEED) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Seek};
+
+    #[test]
+    fn a_file_is_read_whole_whoever_moves_its_offset() {
+        let mut file = File::from(sealed_memfd(b"plan").unwrap());
+        for offset in [0, 2, 4, 900] {
+            file.seek(io::SeekFrom::Start(offset)).unwrap();
+            let mut bytes = vec![];
+            FromStart::of(&file).read_to_end(&mut bytes).unwrap();
+            assert_eq!((bytes.as_slice(), file.stream_position().unwrap()), (b"plan".as_slice(), offset));
+        }
     }
 }

@@ -31,6 +31,11 @@ impl Terminal {
         terminal
     }
 
+    /// Nothing to hand over.
+    pub fn none() -> Terminal {
+        Terminal { tty: None, group: 0, handed: false, before: None }
+    }
+
     /// The terminal for the command to take at its start, if it should.
     pub fn hand_over_at_start(&mut self) -> Option<&OwnedFd> {
         // SAFETY: no pointers.

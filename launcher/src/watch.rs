@@ -130,6 +130,11 @@ impl Watch {
                     unsafe { libc::kill(to, number) };
                 }
                 Ok(Some(Order::Restored(index))) => self.restored(index),
+                Ok(Some(Order::Lend)) => {
+                    if control::send_spaces(self.control).is_err() {
+                        self.tell(&Event::Lent);
+                    }
+                }
                 Ok(Some(Order::Gone(index))) => {
                     self.absent.extend(self.position(index));
                     self.go_on();

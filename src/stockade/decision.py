@@ -164,7 +164,7 @@ def _pass(case: Case) -> Answer:
      "`tighten` by the nest service: a real narrower box")
 def _nest(case: Case) -> Answer:
     blocked = _cannot_serve(case)
-    if blocked or case.active is None or not case.place.nests:
+    if blocked or not case.nested():
         return blocked or ("the tier of the box is not known" if case.active is None else
                            "the supervisor of the box builds none inside it")
     return case.answer("tighten", backend="namespaces", effective_tier=str(case.tier),
@@ -218,8 +218,8 @@ def _accept(case: Case) -> Answer:
 def _unreachable(case: Case) -> Answer:
     if not case.inside:
         return OUTSIDE
-    if case.place.lacks and not case.below():
-        return "the tier is reached; what is missing is a grant"
+    if case.place.lacks and (case.nested() or not case.below()):
+        return "the tier can be reached; what is missing is a grant"
     return case.unreachable()
 
 

@@ -82,8 +82,8 @@ CODES: dict[str, Code] = {
     "foreign_sandbox": Code("another sandbox around this process prevents a box",
                             "start it outside, or allow user namespaces there"),
     "transient": Code("the host was short of something just now", "try again"),
-    "nested_unsupported": Code("this process is already inside a box, and this version cannot build one in it",
-                               "start the command from outside the box"),
+    "nested_unsupported": Code("inside a box: a launch line, or prove, which asks the host",
+                               "start the command from outside the box, or with run or Popen, which work inside"),
     "tier_unreachable": Code("the box around this process does not reach the tier, and none can be made in it",
                              "start the command from outside the box, ask for no more than the box has, or accept the "
                              "missing promises by name"),
@@ -207,12 +207,18 @@ CODES: dict[str, Code] = {
                         "mount it again or unmount it (umount -l), or leave out what lies there"),
     "start_timed_out": Code("the command did not start in time",
                             "look for a file system that hangs, or try again when the machine has less to do"),
+    "nest_invalid": Code("a request from inside a box is not one of this version",
+                         "request and launcher are of different versions; reinstall stockade"),
+    "nest_busy": Code("as many boxes live inside this one as may",
+                      "end a box inside this one, or wait for one to end"),
+    "nest_gone": Code("the supervisor of the box around did not answer",
+                      "the box around has ended, or its supervisor could not answer"),
     "caller_gone": Code("the calling process ended", "the program that asked for the box ended before it started"),
     "resource": Code("the kernel was out of memory, descriptors or space",
                      "the machine is short of memory, descriptors or space; try again"),
 }
 
-TRANSIENT_CODES = frozenset({"transient", "resource", "mount_stuck", "start_timed_out"})
+TRANSIENT_CODES = frozenset({"transient", "resource", "mount_stuck", "start_timed_out", "nest_busy"})
 
 
 def _one_line(text: str) -> str:

@@ -389,10 +389,10 @@ def test_doctor_in_a_box_sends_its_reader_outside(actor: Actor) -> None:
     line = f"PYTHONPATH={actor.stage.lib} exec /usr/bin/python3 -B -m stockade doctor --json"
     said = stockade(actor, "run", "--quiet", "sh", "-c", line)
     found = said.json()
-    assert said.status == 1 and found["place"] == {"where": "box", "tier": "guarded"}
+    assert said.status == 0 and found["place"] == {"where": "box", "tier": "guarded"}
     assert [fix["commands"] for fix in found["fixes"]] == [["# on the host, outside the box: stockade doctor"]]
     assert "inside a guarded box, run " in found["fixes"][0]["why"]
-    assert {trial["code"] for trial in found["trials"]} == {"tier_unreachable"}
+    assert all(trial["good"] for trial in found["trials"]), "boxes start inside the box"
     said = stockade(actor, "run", "--quiet", "sh", "-c", line.replace("doctor --json", "ps"))
     assert said.out == "no box can be seen from inside a box\n"
 

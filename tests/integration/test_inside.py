@@ -1,4 +1,4 @@
-"""A request from inside a box: what is there is passed through, the rest is refused by name, never weaker in silence."""
+"""A request from inside a box: what is there is passed through, a stricter one is a box in it, the rest is refused by name."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from support.actors import PYTHON, Actor
 from support.boxes import BoxRun
 from support.cli import stockade
 
+# A box whose supervisor builds none in it.
+DEAF = "from stockade.host import active; active._answers = lambda: False"
 CALL = "import sys; sys.path.insert(0, {lib!r}); from stockade.cli import main; raise SystemExit(main({words!r}))"
 # Runs one request after the other inside; prints what came of each.
 INSIDE = """
 import json, sys, warnings
 sys.path.insert(0, {lib!r})
 import stockade
+{deaf}
 answers = []
 for argv, options in json.loads(sys.argv[1]):
     with warnings.catch_warnings(record=True) as said:
@@ -33,11 +36,11 @@ print(json.dumps(answers))
 
 
 def inside(actor: Actor, outer: str, *requests: tuple[list[str], dict[str, Any]],
-           **options: Any) -> tuple[list[dict[str, Any]], BoxRun]:
+           nests: bool = True, **options: Any) -> tuple[list[dict[str, Any]], BoxRun]:
     """Make the requests in one box of the outer tier; each gets what the box itself was granted, and its own."""
     base = {"caller": "operator", "net": "none", "cwd": actor.workspace, "read": [str(actor.stage.bin)]}
     asked = json.dumps([(argv, {**base, **own}) for argv, own in requests])
-    code = INSIDE.format(lib=str(actor.stage.lib))
+    code = INSIDE.format(lib=str(actor.stage.lib), deaf="" if nests else DEAF)
     run = actor.run([PYTHON, "-I", "-B", "-c", code, asked], tier=outer, **options)
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout), run
@@ -73,7 +76,8 @@ def test_a_higher_tier_runs_nothing_without_a_word_and_says_so_with_one(actor: A
     secret = actor.put(f"{actor.home}/diary.txt", "dear-diary\n")
     argv = ["sh", "-c", f"cat {secret}; touch ran"]
     lower = {"tier": tier, "accept": [outer]}
-    got, _ = inside(actor, outer, (["cat", secret], {"tier": outer}), (argv, {"tier": tier}), (argv, lower), (argv, lower))
+    asked = [(["cat", secret], {"tier": outer}), (argv, {"tier": tier}), (argv, lower), (argv, lower)]
+    got, _ = inside(actor, outer, *asked, nests=False)
     assert got[0]["out"] == "dear-diary\n"  # the attack works in the box around
     assert got[1]["code"] == "tier_unreachable" and got[1]["missing"], got[1]
     for answer in got[2:]:
@@ -81,8 +85,20 @@ def test_a_higher_tier_runs_nothing_without_a_word_and_says_so_with_one(actor: A
         assert answer["tier_downgrade"] is True and set(answer["missing"]) < set(got[1]["missing"])
         assert len(answer["warned"]) == 1 and f"accept {outer!r} (argument)" in answer["warned"][0]  # on every call
     actor.remove(f"{actor.workspace}/ran")
-    refused, _ = inside(actor, outer, (argv, {"tier": tier}))
+    refused, _ = inside(actor, outer, (argv, {"tier": tier}), nests=False)
     assert refused[0]["code"] == "tier_unreachable" and not actor.host(f"{actor.workspace}/ran").exists()
+
+
+@requirement("nest.strict_in_standard")
+def test_a_higher_tier_is_a_narrower_box_also_where_less_is_accepted(actor: Actor) -> None:
+    secret = actor.put(f"{actor.home}/diary.txt", "dear-diary\n")
+    got, _ = inside(actor, "standard", (["cat", secret], {"tier": "standard"}), (["cat", secret], {"tier": "strict"}),
+                      (["cat", secret], {"tier": "strict", "accept": ["standard"]}))
+    assert got[0]["out"] == "dear-diary\n"  # the attack works in the box around
+    for answer in got[1:]:
+        assert answer["status"] == 1 and answer["out"] == "", answer
+        assert (answer["origin"], answer["requested_tier"], answer["effective_tier"]) == ("inside", "strict", "strict")
+        assert answer["warned"] == []
 
 
 @requirement("decision.inside")
@@ -104,18 +120,32 @@ def test_what_the_box_allows_beyond_the_request_is_not_given_in_silence(actor: A
         ({"read": []}, str(actor.stage.bin)), ({}, "variable STK_GRANTED")]
     asked = [(["true"], {"tier": "strict", **({"pass_env": ["STK_GRANTED"]} if option else {}), **option}) for option, _ in narrower]
     whole = (["true"], {"tier": "strict", "pass_env": ["STK_GRANTED"]})
-    got, _ = inside(actor, "strict", *asked, whole, set_env={"STK_GRANTED": "1"})
+    given = {"STK_GRANTED": "1"}
+    got, _ = inside(actor, "strict", *asked, whole, nests=False, set_env=given)
     for answer, (option, word) in zip(got, narrower, strict=False):
         assert answer.get("code") == "tier_unreachable" and word in answer["message"], (option, answer)
     assert got[-1]["status"] == 0, got[-1]
+    got, _ = inside(actor, "strict", *asked, set_env=given)
+    for answer, (option, _) in zip(got, narrower, strict=True):
+        assert (answer.get("status"), answer.get("origin")) == (0, "inside"), (option, answer)
+
+
+@requirement("nest.strict_in_standard")
+@pytest.mark.parametrize("tier", ["standard", "guarded"])
+def test_a_run_inside_a_box_is_a_box_of_its_own(actor: Actor, tier: str) -> None:
+    words = ["run", "--tier", "strict", "--net", "none", "--receipt", "fd:2", "--", "sh", "-c", "exit 7"]
+    run = actor.run([PYTHON, "-I", "-B", "-c", CALL.format(lib=str(actor.stage.lib), words=words)], tier=tier)
+    assert run.returncode == 7, run.stderr
+    receipt = json.JSONDecoder().raw_decode(run.stderr[run.stderr.index("{"):])[0]
+    assert (receipt["launch"]["requested_tier"], receipt["effective_tier"], receipt["launch"]["origin"]) == ("strict", "strict", "inside")
 
 
 @requirement("decision.inside")
 def test_the_command_line_says_in_one_line_what_it_cannot_do_inside(actor: Actor) -> None:
-    code = CALL.format(lib=str(actor.stage.lib), words=["run", "--tier", "strict", "--", "true"])
+    code = CALL.format(lib=str(actor.stage.lib), words=["run", "--tier", "strict", "--write", "/usr/share", "--", "true"])
     run = actor.run([PYTHON, "-I", "-B", "-c", code], tier="standard")
     assert run.returncode == 125, run.stderr
-    assert "tier_unreachable" in run.stderr and "Traceback" not in run.stderr
+    assert "grant_unreachable" in run.stderr and "Traceback" not in run.stderr
     assert len(run.stderr.strip().splitlines()) == 1
 
 
@@ -138,6 +168,9 @@ def test_explain_prints_the_row_that_fired_and_why_the_better_ones_did_not(actor
     assert "row D2 of docs/decision.md applies" in said.out and "strict was asked for, not off" in said.out
     code = CALL.format(lib=str(actor.stage.lib), words=["explain", "--json", "--tier", "strict", "true"])
     run = actor.run([PYTHON, "-I", "-B", "-c", code], tier="standard")
+    decision = json.loads(run.stdout)["decision"]
+    assert run.returncode == 0 and (decision["row"], decision["kind"]) == ("D8", "tighten")
+    run = actor.run([PYTHON, "-I", "-B", "-c", code.replace("from", f"{DEAF}; from", 1)], tier="standard")
     decision = json.loads(run.stdout)["decision"]
     assert run.returncode == 1 and (decision["row"], decision["code"]) == ("D12", "tier_unreachable")
     why = {item["row"]: item["why"] for item in decision["passed_over"]}

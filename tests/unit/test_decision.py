@@ -89,6 +89,20 @@ def test_a_lower_box_needs_a_word_for_what_it_lacks_and_none_goes_below_a_floor(
     assert dict(floor.passed_over)["D11"] == "policy sets a floor above the box"
 
 
+def test_inside_a_box_whose_supervisor_answers_every_tier_that_it_does_not_keep_is_a_box_inside() -> None:
+    for around, tier in itertools.product((Tier.standard, Tier.guarded, Tier.strict), Tier):
+        for wider in ((), (("net.policy", "net host"),)):
+            got = decide(Place("box", around, nests=True, wider=wider), host(), request(tier, "standard"))
+            if tier == Tier.off or (tier <= around and not wider):
+                assert (got.kind, got.row) == ("passthrough", "D7")
+                continue
+            assert (got.kind, got.row, got.effective_tier, got.missing) == ("tighten", "D8", str(tier), ())
+            assert (got.requested_tier, got.active_tier, got.tier_known) == (str(tier), str(around), True)
+    assert decide(Place("box", None, known=False, nests=True), host(), request(Tier.strict)).kind == "refuse"
+    poor = decide(Place("box", Tier.standard, nests=True, wider=(), lacks=("path /srv/x",)), host(), request(Tier.strict))
+    assert (poor.row, poor.code) == ("D13", "grant_unreachable")
+
+
 def test_off_inside_a_box_stays_in_it() -> None:
     for tier, known in ((Tier.strict, True), (None, False)):
         got = decide(Place("box", tier, known), host(FULL), request(Tier.off))

@@ -161,7 +161,7 @@ def expected_inside(facts: Facts) -> tuple[str, str, str | None]:
             if known and wider is not None and ORDER[facts["policy"].min_tier] <= level \
                     and covered(gone, facts["accept"], level):
                 return "D11", "passthrough", None
-    if lacks and reaches:
+    if lacks and (reaches or (known and facts["nest"])):
         return "D13", "refuse", "grant_unreachable"
     return "D12", "refuse", "tier_unreachable"
 

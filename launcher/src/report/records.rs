@@ -71,6 +71,12 @@ impl Standing {
             tier_known: active_tier.is_some(),
         }
     }
+
+    /// Of a box that the supervisor of another one builds in it.
+    pub fn inside(around: Tier) -> Self {
+        let word = |text: &str| Some(text.to_string());
+        Self { decision: word("tighten"), row: word("D8"), active_tier: Some(around), tier_known: true }
+    }
 }
 
 /// One limit, how it is held and whether the mechanism is exact.

@@ -106,7 +106,10 @@ fn fs_at(dir: RawFd, name: &str, kind: &str, options: &[sys::FsOption], attrs: u
 pub fn proc_fs(root: &mut Root, target: &str, covers: &[String]) -> Result<(), Refusal> {
     let fail = |what: &str, e: &io::Error| Refusal::new("proc_denied", format!("{target}/{what}")).io(e);
     let attrs = sys::MOUNT_ATTR_NOSUID | sys::MOUNT_ATTR_NODEV | sys::MOUNT_ATTR_NOEXEC;
-    let proc = sys::new_fs("proc", &[], attrs).map_err(|e| fail("", &e))?;
+    let proc = match root.proc.take() {
+        Some(proc) => proc,
+        None => sys::new_fs("proc", &[], attrs).map_err(|e| fail("", &e))?,
+    };
     root.put(&proc, target, true)?;
     for name in covers {
         cover(proc.as_raw_fd(), name).map_err(|e| fail(name, &e))?;

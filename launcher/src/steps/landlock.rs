@@ -14,9 +14,35 @@ use landlock::{
     RulesetCreatedAttr, RulesetStatus, Scope, ABI,
 };
 
-use crate::plan::{Access, Landlock, LandlockRule};
+use crate::nested::ring;
+use crate::plan::{Access, Landlock, Row};
 use crate::report::Refusal;
 use crate::sys;
+
+/// Every right there is, of whatever ABI.
+pub const ALL: u64 = u64::MAX;
+
+/// A rule set by rights, as it is applied and as boxes inside are narrowed by it.
+#[derive(Debug, Clone)]
+pub struct Rules {
+    pub abi: u8,
+    pub scope_signal: bool,
+    pub scope_abstract: bool,
+    pub rules: Vec<(String, u64)>,
+}
+
+/// What a plan's rules stand for. An ABI that we do not know is refused when they are applied.
+pub fn rules(policy: &Landlock) -> Rules {
+    let abi = known(policy.abi).unwrap_or(ABI::V3);
+    let rules = policy.rules.iter().map(|rule| (rule.path.clone(), rights(rule.access, abi).bits())).collect();
+    Rules { abi: policy.abi, scope_signal: policy.scope_signal, scope_abstract: policy.scope_abstract, rules }
+}
+
+/// Of a box inside another: its rules name places by paths in which its caller may have put links.
+pub struct Around<'a> {
+    pub outer: &'a Rules,
+    pub rows: &'a [Row],
+}
 
 /// What the running kernel offers; 0 without Landlock. Source: landlock_create_ruleset(2).
 pub fn kernel_abi() -> i64 {
@@ -25,7 +51,7 @@ pub fn kernel_abi() -> i64 {
 }
 
 /// Restricts the calling thread. `kept` are inherited descriptors that stay usable by name.
-pub fn restrict(policy: &Landlock, kept: &[i32]) -> Result<(), Refusal> {
+pub fn restrict(policy: &Rules, kept: &[i32], around: Option<&Around>) -> Result<(), Refusal> {
     let abi = abi(policy)?;
     let denied = |e: &(dyn Error + 'static)| refusal("ruleset", e);
     let mut ruleset = Ruleset::default()
@@ -38,8 +64,8 @@ pub fn restrict(policy: &Landlock, kept: &[i32]) -> Result<(), Refusal> {
         }
     }
     let mut created = ruleset.create().map_err(|e| denied(&e))?;
-    for rule in &policy.rules {
-        created = add(created, rule, abi)?;
+    for (path, rights) in &policy.rules {
+        created = add(created, path, *rights, abi, around)?;
     }
     created = add_descriptors(created, kept, abi)?;
     let status = created.restrict_self().map_err(|e| denied(&e))?;
@@ -65,20 +91,20 @@ fn refusal(object: &str, error: &(dyn Error + 'static)) -> Refusal {
     }
 }
 
-fn abi(policy: &Landlock) -> Result<ABI, Refusal> {
+fn known(abi: u8) -> Option<ABI> {
+    [(3, ABI::V3), (4, ABI::V4), (5, ABI::V5), (6, ABI::V6)].into_iter().find(|row| row.0 == abi).map(|row| row.1)
+}
+
+fn abi(policy: &Rules) -> Result<ABI, Refusal> {
     let kernel = kernel_abi();
     if kernel < i64::from(policy.abi) {
         return Err(
             Refusal::new("landlock_unavailable", "kernel").detail(format!("got ABI {kernel}, expected {}", policy.abi))
         );
     }
-    match policy.abi {
-        3 => Ok(ABI::V3),
-        4 => Ok(ABI::V4),
-        5 => Ok(ABI::V5),
-        6 => Ok(ABI::V6),
-        other => Err(Refusal::new("plan_invalid", "landlock.abi").detail(format!("got {other}, expected 3 to 6"))),
-    }
+    let unknown =
+        || Refusal::new("plan_invalid", "landlock.abi").detail(format!("got {}, expected 3 to 6", policy.abi));
+    known(policy.abi).ok_or_else(unknown)
 }
 
 fn rights(access: Access, abi: ABI) -> BitFlags<AccessFs> {
@@ -91,15 +117,29 @@ fn rights(access: Access, abi: ABI) -> BitFlags<AccessFs> {
     }
 }
 
-fn add(created: RulesetCreated, rule: &LandlockRule, abi: ABI) -> Result<RulesetCreated, Refusal> {
-    let fd = match sys::openat2(libc::AT_FDCWD, &rule.path, libc::O_PATH, sys::RESOLVE_NO_MAGICLINKS) {
+fn add(
+    created: RulesetCreated,
+    path: &str,
+    rights: u64,
+    abi: ABI,
+    around: Option<&Around>,
+) -> Result<RulesetCreated, Refusal> {
+    let fd = match sys::openat2(libc::AT_FDCWD, path, libc::O_PATH, sys::RESOLVE_NO_MAGICLINKS) {
         // An optional grant that the host does not have: nothing to allow.
         Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(created),
-        other => other.map_err(|e| Refusal::new("landlock_denied", rule.path.as_str()).io(&e))?,
+        other => other.map_err(|e| Refusal::new("landlock_denied", path).io(&e))?,
     };
-    let allowed = fit(&fd, rights(rule.access, abi), abi)
-        .map_err(|e| Refusal::new("landlock_denied", rule.path.as_str()).io(&e))?;
-    allow(created, fd, allowed, &rule.path)
+    let rights = around.map_or(Some(rights), |around| at_its_place(around, &fd, rights));
+    let wanted = BitFlags::from_bits_truncate(rights.unwrap_or(0)) & AccessFs::from_all(abi);
+    let allowed = fit(&fd, wanted, abi).map_err(|e| Refusal::new("landlock_denied", path).io(&e))?;
+    allow(created, fd, allowed, path)
+}
+
+/// Where a path led through a link, the outer box's word about the place itself counts; none where
+/// that place has no name.
+fn at_its_place(around: &Around, fd: &OwnedFd, rights: u64) -> Option<u64> {
+    let real = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
+    Some(rights & ring::outer_rights(&around.outer.rules, around.rows, real.to_str()?))
 }
 
 /// Rights that only make sense for directories are not asked for on a file.

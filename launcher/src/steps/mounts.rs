@@ -25,6 +25,8 @@ pub type Prepared = Option<BTreeMap<String, VecDeque<OwnedFd>>>;
 pub struct Root {
     pub fd: OwnedFd,
     pub prepared: Prepared,
+    /// Of a box inside another: the proc of its pid namespace, which only its birth could have.
+    pub proc: Option<OwnedFd>,
     /// The tmpfs rows by target: the only places where anything is created.
     tmpfs: BTreeMap<String, OwnedFd>,
     /// Their mount ids.
@@ -39,11 +41,12 @@ pub struct Root {
 }
 
 /// Builds the whole table on top of `/` and returns the new root, not yet entered.
-pub fn build(plan: &Plan, prepared: Prepared) -> Result<Root, Refusal> {
+pub fn build(plan: &Plan, prepared: Prepared, proc: Option<OwnedFd>) -> Result<Root, Refusal> {
     private_propagation()?;
     let mut rows = plan.mounts.iter();
     let first = rows.next().ok_or_else(|| Refusal::new("plan_invalid", "mounts"))?;
     let mut root = new_root(first, prepared)?;
+    root.proc = proc;
     rows.filter(|row| !matches!(row, Row::Seal { .. })).try_for_each(|row| root.apply(row))?;
     Ok(root)
 }
@@ -78,7 +81,7 @@ fn new_root(row: &Row, prepared: Prepared) -> Result<Root, Refusal> {
     };
     let old = sys::open_host("/").map_err(|e| denied("open of", "/", &e))?;
     sys::attach(fd.as_raw_fd(), old.as_raw_fd()).map_err(|e| denied("root on", "/", &e))?;
-    Ok(Root { fd, prepared, tmpfs, own, dirs: RefCell::default(), later: vec![], snapshot: false })
+    Ok(Root { fd, prepared, proc: None, tmpfs, own, dirs: RefCell::default(), later: vec![], snapshot: false })
 }
 
 impl Root {

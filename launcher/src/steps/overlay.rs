@@ -118,7 +118,7 @@ fn put_list(root: &Root, from: &OwnedFd, target: &str, mut names: Names) -> io::
     let mode = format!("{:o}", sys::fstat(from.as_raw_fd())?.st_mode & 0o777);
     let into = sys::new_fs("tmpfs", &[("mode", Some(&mode)), ("size", Some("4194304"))], FLAGS)?;
     stack(root, &into, target)?;
-    let sockets = sockets::read_host()?;
+    let sockets = sockets::read_host(false)?;
     names.hide.extend(sockets.iter().filter_map(|path| path.strip_prefix(target).ok()?.to_str().map(str::to_string)));
     snapshot::fill(from.as_raw_fd(), into.as_raw_fd(), &names)?;
     sys::set_attrs(into.as_raw_fd(), sys::MOUNT_ATTR_RDONLY, false, None)

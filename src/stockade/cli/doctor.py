@@ -58,8 +58,9 @@ def _examine() -> Health:
 def _go_outside(health: Health) -> Fix:
     place = health.place
     names = f"a {place.tier} box, run {place.run_id}" if place.known else "a box"
-    return Fix(why=f"this process is inside {names}; no box starts in a box in this version, and the host cannot be "
-                   "examined from here", commands=("# on the host, outside the box: stockade doctor",))
+    return Fix(why=f"this process is inside {names}; the host cannot be examined from here, "
+                   "and boxes inside it are built by its supervisor",
+               commands=("# on the host, outside the box: stockade doctor",))
 
 
 def document(health: Health, wanted: Tier, applied: list[str]) -> dict[str, Any]:

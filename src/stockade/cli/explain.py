@@ -18,7 +18,7 @@ from stockade.decision import Decision, decide
 from stockade.environment import apply, compile_env
 from stockade.errors import EXIT_NOT_FOUND, Refused
 from stockade.host.active import Active, active
-from stockade.host.probe import host_facts
+from stockade.host.probe import facts_at
 from stockade.host.within import standpoint
 from stockade.paths import is_below
 from stockade.plan.compile import Compiled
@@ -41,7 +41,7 @@ class Explained:
         self.request = wanted.request(parsed, parsed.words)
         self.resolved: Resolved = resolve(self.request)
         self.place: Active = active()
-        self.host = host_facts(self.resolved.state_home)
+        self.host = facts_at(self.place, self.resolved.state_home)
         self.decision: Decision = decide(standpoint(self.place, self.resolved), self.host, self.resolved)
         self.compiled: Compiled | None = None
         self.refused: Refused | None = None

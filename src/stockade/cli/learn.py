@@ -53,8 +53,8 @@ def learn(parsed: Parsed) -> int:
     place = _place(parsed.text("save"))
     options = wanted.options(parsed)
     prepared = prepare(build_request(list(parsed.words), **options))
-    if prepared.compiled is None:
-        raise ConfigError("value_invalid", f"learn: got {prepared.decision.kind}, which has no box of its own, "
+    if prepared.compiled is None or prepared.decision.kind != "wrap":
+        raise ConfigError("value_invalid", f"learn: got {prepared.decision.kind}, which cannot be watched, "
                           "expected standard or above outside every box",
                           hint="leave --tier out, or ask for strict")
     json = parsed.flag("json")

@@ -16,7 +16,8 @@ from stockade.cli.grammar import Parsed
 from stockade.cli.output import clean, emit, paint, say
 from stockade.errors import ConfigError, Error, Refused
 from stockade.frozen import replace
-from stockade.host.probe import host_facts
+from stockade.host.active import active
+from stockade.host.probe import facts_at
 from stockade.plan.verdict import Judge, Verdict, accepted_with
 from stockade.process.files import obstacle
 from stockade.process.prepare import prepare
@@ -66,7 +67,7 @@ def _judge(request: Request, path: str, *, write: bool) -> Verdict:
     if prepared.compiled is None:
         rule = "tier off: no box" if prepared.decision.row == "D1" else f"{prepared.decision.kind}: no box of its own"
         return Verdict(allowed=True, rule=rule, origin=prepared.resolved.values["tier"].origin)
-    host = host_facts(prepared.resolved.state_home)
+    host = facts_at(active(), prepared.resolved.state_home)
     verdict = Judge(prepared.resolved, host, prepared.compiled).judge(path, write=write)
     # The rows allow it; what the kernel would say besides is what Sandbox.check says.
     denied = obstacle(prepared, path, "write" if write else "read") if verdict.allowed else None

@@ -37,9 +37,10 @@ _REFUSED = ((40, 1, 0), (16, 3, 15))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Active:
-    """Where this process is. ``chain``: run ids of the boxes around it, innermost first.
+    """Where this process is.
 
-    ``nests``: the supervisor of the box answers and builds narrower boxes in it.
+    ``chain``: run ids of the boxes around it, innermost first; ``nests``: the supervisor of the
+    innermost answers, so that it can build a box in it.
     """
 
     where: str
@@ -140,13 +141,14 @@ def _confined(place: Standing) -> bool:
 def _record_is_mounted(mounts: list[_Mount]) -> bool:
     """launcher/src/steps/record.rs: a tmpfs of its own with a record and a socket, nothing laid over it."""
     over = [mount for mount in mounts if mount.point == BOX_DIR or mount.point.startswith(BOX_DIR + "/")]
-    if len(over) != 1 or over[0].point != BOX_DIR or over[0].fstype != "tmpfs" or over[0].root != "/":
+    # In a box inside a box the outer one's lies below, out of sight: the last is the one that is seen.
+    if not over or any(mount.point != BOX_DIR or mount.fstype != "tmpfs" or mount.root != "/" for mount in over):
         return False
     try:
         kinds = {name: stat.S_IFMT(os.lstat(f"{BOX_DIR}/{name}").st_mode) for name in os.listdir(BOX_DIR)}
     except OSError:
         return False
-    return over[0].flags >= _FLAGS and _is_device(over[0], BOX_RECORD) \
+    return all(mount.flags >= _FLAGS for mount in over) and _is_device(over[-1], BOX_RECORD) \
         and kinds == {"box.json": stat.S_IFREG, "box.sock": stat.S_IFSOCK}
 
 
@@ -207,4 +209,21 @@ def _in_box() -> Active:
         # A box whose record says too little is still a box; its tier is not known.
         return Active(where="box")
     chain = tuple(str(item) for item in record.get("chain", ()) or (run_id,))
-    return Active(where="box", tier=tier, known=True, run_id=run_id, chain=chain)
+    return Active(where="box", tier=tier, known=True, run_id=run_id, chain=chain, nests=_answers())
+
+
+def _answers() -> bool:
+    """Tell whether somebody listens at the box's socket."""
+    import _socket
+
+    try:
+        link = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    except OSError:
+        return False
+    try:
+        link.connect(f"{BOX_DIR}/box.sock")
+    except OSError:
+        return False
+    finally:
+        link.close()
+    return True

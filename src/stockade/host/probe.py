@@ -27,6 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from stockade.host.active import Active
     from stockade.host.obstacles import Cause, Obstacle
     from stockade.process import _exec
     from stockade.rules.request import Request
@@ -64,6 +65,18 @@ def host_facts(state: StateHome, *, fresh: bool = False) -> HostFacts:
                 while len(_memory) > answers.MAX_KEPT:
                     _memory.pop(next(iter(_memory)))
         return known
+
+
+def facts_at(place: Active, state: StateHome) -> HostFacts:
+    """Return the facts that count where this process is."""
+    return inside_facts() if place.where == "box" else host_facts(state)
+
+
+def inside_facts() -> HostFacts:
+    """Return the facts of this host for a caller inside a box: no backend of the host is asked there."""
+    from stockade.process import _exec
+
+    return replace(facts.gather(0, _exec.launcher_path(), standing()), landlock_abi=_landlock_abi())
 
 
 def _lasting(found: HostFacts) -> bool:

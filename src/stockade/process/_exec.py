@@ -59,6 +59,7 @@ class Launch:
     spool: str | None = None
     state_home: str | None = None
     pass_fds: tuple[int, ...] = ()
+    nested: bool = False  # the supervisor of the box around is asked to build it
     tied: bool = True  # the box ends when this process does
     gated: bool = False  # the launcher waits for ``Box.release`` before it looks at the terminal
     degraded: tuple[str, ...] = ()  # what its end record cannot know
@@ -78,7 +79,7 @@ class Bare:
 
 def command_line(launch: Launch, *, source: Sequence[str], extra: Sequence[str] = ()) -> list[str]:
     """Return the launcher's argv. ``source`` names the plan (descriptor or digest)."""
-    line = [launcher_path(), *source]
+    line = [launcher_path(), *(["--nest"] if launch.nested else []), *source]
     for name, path in launch.binds:
         line += ["--bind", f"{name}={path}"]
     if launch.cwd is not None:

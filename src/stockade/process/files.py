@@ -16,7 +16,8 @@ from functools import partial
 
 from stockade.errors import ConfigError, Denied, Error, Refused, nearest
 from stockade.frozen import dataclass, replace
-from stockade.host.probe import host_facts
+from stockade.host.active import active
+from stockade.host.probe import facts_at
 from stockade.plan.access import MODES, PRIVATE, Access, Granted
 from stockade.plan.boxview import BoxView, bare, listening
 from stockade.plan.boxwalk import Found, Stop, Unknown
@@ -176,7 +177,7 @@ def _judge(prepared: Prepared, compiled: Compiled) -> Judge:
     known = _last
     if known is None or known[0] is not compiled:
         resolved = prepared.resolved
-        known = _last = (compiled, Judge(resolved, host_facts(resolved.state_home), compiled))
+        known = _last = (compiled, Judge(resolved, facts_at(active(), resolved.state_home), compiled))
     return known[1]
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from stockade.rules.settings import Settings
 
 MAX_REMEMBERED = 128
-CARRIED_OUT = frozenset({"D1", "D2", "D3", "D4", "D7", "D11"})  # rows of the decision table
+CARRIED_OUT = frozenset({"D1", "D2", "D3", "D4", "D7", "D8", "D11"})  # rows of the decision table
 CACHE_LOOK_S = 3600  # a start with caches asks one stat() whether a look at their size is due
 
 
@@ -95,13 +95,12 @@ def decide_only(request: Request, host: HostFacts | None = None) -> Decision:
     """Return the decision with its reasons; starts nothing but, at most, the probe."""
     from stockade.decision import decide
     from stockade.host.active import active
-    from stockade.host.probe import host_facts
+    from stockade.host.probe import facts_at
     from stockade.host.within import standpoint
     from stockade.rules.resolve import resolve
 
-    resolved = resolve(request)
-    place = standpoint(active(), resolved)
-    return decide(place, host if host is not None else host_facts(resolved.state_home), resolved)
+    resolved, place = resolve(request), active()
+    return decide(standpoint(place, resolved), host or facts_at(place, resolved.state_home), resolved)
 
 
 def tried(request: Request, caches: tuple[CacheRef, ...]) -> Prepared:
@@ -137,19 +136,24 @@ def ruled(request: Request, state: StateHome) -> Prepared:
 def _compiled(request: Request, settings: Settings, *, stored: bool = False, make: bool = True) -> Prepared:
     from stockade.decision import decide
     from stockade.host.active import active
-    from stockade.host.probe import host_facts
+    from stockade.host.probe import facts_at
     from stockade.host.within import standpoint
     from stockade.plan.compile import compile_plan
     from stockade.plan.inputs import write_paths
     from stockade.rules.resolve import resolve
 
     resolved = resolve(request, settings)
-    host = host_facts(resolved.state_home)
-    decision = decide(standpoint(active(), resolved), host, resolved)
+    place = active()
+    host = facts_at(place, resolved.state_home)
+    decision = decide(standpoint(place, resolved), host, resolved)
     decision.raise_if_refused()
     if decision.row not in CARRIED_OUT:
         raise Refused("decision_unsupported", f"{decision.kind} by {decision.backend}: got row {decision.row}, "
                       "which this version cannot carry out", reasons=decision.reasons, missing=decision.missing)
+    if decision.kind == "tighten":
+        resolved = _inside(resolved, stored=stored)
+        return Prepared(request=request, resolved=resolved, decision=decision,
+                        compiled=compile_plan(resolved, host, decision, make=False))
     make_state_home(resolved)
     if resolved.policy.retention_s is not None:
         from stockade.process import record
@@ -163,6 +167,19 @@ def _compiled(request: Request, settings: Settings, *, stored: bool = False, mak
         keep = tuple(name for name, _ in resolved.set_env) if stored else ()
         compiled = compile_plan(resolved, host, decision, keep_env=keep, stored=stored, make=make)
     return Prepared(request=request, resolved=resolved, decision=decision, compiled=compiled)
+
+
+def _inside(resolved: Resolved, *, stored: bool) -> Resolved:
+    """Leave out what needs a state home: a box has none that it could write.
+
+    Raises: Refused(nested_unsupported) for a launch line, which would lie there.
+    """
+    if stored:
+        raise Refused("nested_unsupported", "launch line: got a process inside a box, expected one outside",
+                      hint="start the command with run or Popen, which work inside a box")
+    return replace(resolved, cache="ephemeral" if resolved.cache == "keep" else resolved.cache,
+                   on_persistence="report" if resolved.on_persistence == "quarantine" else resolved.on_persistence,
+                   state=tuple(spec for spec in resolved.state if spec.mode != "copyback"))
 
 
 def _mind_caches(resolved: Resolved) -> None:
@@ -251,12 +268,15 @@ def launch_of(prepared: Prepared, options: Mapping[str, Any], tmp: str | None = 
     binds = dict(compiled.binds)
     if tmp is not None:
         binds["tmp"] = tmp
+    nested = prepared.decision.kind == "tighten"
     return _exec.Launch(
-        argv=compiled.argv, plan=compiled.canonical, binds=tuple(sorted(binds.items())),
+        nested=nested, argv=compiled.argv, plan=compiled.canonical, binds=tuple(sorted(binds.items())),
         cwd=options.get("_start_in") or compiled.cwd, set_env=compiled.set_env, pass_fds=prepared.request.pass_fds,
         timeout_ms=None if timeout is None else max(1, int(float(timeout) * 1000)),
-        spool=f"{prepared.resolved.state_home.audit}/spool.jsonl", state_home=prepared.resolved.state_home.path,
-        degraded=audit_note(prepared.resolved),
+        # Inside, the supervisor around writes the records.
+        spool=None if nested else f"{prepared.resolved.state_home.audit}/spool.jsonl",
+        state_home=None if nested else prepared.resolved.state_home.path,
+        degraded=() if nested else audit_note(prepared.resolved),
     )
 
 

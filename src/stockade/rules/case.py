@@ -62,6 +62,10 @@ class Case:
         """Tell whether the surrounding box is not known to reach the tier."""
         return self.inside and self.tier > (self.active or Tier.off)
 
+    def nested(self) -> bool:
+        """Tell whether a narrower box can be made in the surrounding one."""
+        return self.active is not None and self.place.nests
+
     def unlayered(self) -> tuple[str, ...]:
         """Return what of ``added`` no further layer keeps; where there is no box, ``ns`` rows do not count."""
         keeps = frozenset() if self.host.layer is None else self.host.layer.kept(self.request.net)

@@ -1,0 +1,228 @@
+//! What a box keeps around all that is started inside it.
+//!
+//! Owns the way from an outer box to an inner one: promises, Landlock rules, filters, limits and
+//! network. All of it is taken from what the outer box was made with, nothing from the request,
+//! so an inner plan can only take away. Next: nested.rs (who applies it), promises.rs.
+
+use std::collections::BTreeSet;
+
+use crate::paths::within;
+use crate::plan::{Limits, Net, Plan, PlanPromise, Row};
+use crate::promises::{Evaluation, FactSet, State, Tier};
+use crate::report::Refusal;
+use crate::session;
+use crate::steps::landlock::{self, Rules};
+
+/// The outer box, as its supervisor made it.
+#[derive(Debug, Clone)]
+pub struct Ring {
+    pub tier: Tier,
+    pub promises: Vec<PlanPromise>,
+    /// Promises of the outer box's own tier that it does not keep.
+    pub lost: Vec<String>,
+    pub facts: FactSet,
+    pub net: Net,
+    pub limits: Vec<Limits>,
+    pub filters: Vec<String>,
+    pub landlock: Option<Rules>,
+    /// Run ids, innermost first.
+    pub chain: Vec<String>,
+    /// The box of a root caller: its root is nobody to the kernel.
+    pub shifted: bool,
+}
+
+impl Ring {
+    /// What a box that was made by this plan, inside `outer` if there is one, keeps around others.
+    pub fn of(plan: &Plan, outer: Option<&Ring>, evaluation: &Evaluation, run_id: &str, snapshot: bool) -> Ring {
+        let tier = session::requested(plan).unwrap_or(Tier::Off);
+        let wanted = |id: &str| plan.promises.iter().any(|p| p.id == id && p.tiers.iter().any(|t| t == tier.name()));
+        let lost =
+            evaluation.states.iter().filter(|s| s.state != State::Kept && (wanted(&s.id) || s.state == State::Waived));
+        let mut ring = Ring {
+            tier: evaluation.effective_tier,
+            promises: plan.promises.clone(),
+            lost: lost.map(|s| s.id.clone()).collect(),
+            facts: session::facts(plan, outer, snapshot),
+            net: plan.net,
+            limits: vec![plan.limits.clone()],
+            filters: vec![plan.seccomp.filter.clone()],
+            landlock: landlock_of(plan, outer),
+            chain: vec![run_id.to_string()],
+            shifted: matches!(plan.ids, crate::plan::Ids::Shifted { .. }),
+        };
+        if let Some(outer) = outer {
+            ring.promises = outer.promises.clone();
+            ring.lost.extend(outer.lost.iter().cloned());
+            ring.net = if outer.net == Net::None { Net::None } else { plan.net };
+            ring.limits = vec![tighter(&outer.limits[0], &plan.limits)];
+            ring.filters.extend(outer.filters.iter().cloned());
+            ring.filters.sort();
+            ring.filters.dedup();
+            ring.chain.extend(outer.chain.iter().cloned());
+            ring.shifted = outer.shifted;
+        }
+        ring
+    }
+
+    /// The promises of an inner plan: rows that the outer box does not know count for nothing, what it
+    /// lost stays lost, and a promise needs what both plans say that it needs.
+    pub fn promises(&self, plan: &Plan) -> Vec<PlanPromise> {
+        self.promises.iter().map(|known| self.promise(known, plan)).collect()
+    }
+
+    fn promise(&self, known: &PlanPromise, plan: &Plan) -> PlanPromise {
+        let mut row = PlanPromise { state: None, reason: None, ..known.clone() };
+        let told = plan.promises.iter().find(|row| row.id == known.id);
+        let weaker = |why: &str| (Some("not_kept".to_string()), Some(why.to_string()));
+        (row.state, row.reason) = match told {
+            None => weaker("not in the plan"),
+            Some(_) if self.lost.contains(&known.id) => weaker("not kept by the box around"),
+            Some(told) => (told.state.clone(), told.reason.clone()),
+        };
+        if let Some(told) = told {
+            // Every pair of alternatives: one of each must hold.
+            row.needs = vec![];
+            for one in &known.needs {
+                row.needs.extend(told.needs.iter().map(|two| [one.as_slice(), two].concat()));
+            }
+        }
+        row
+    }
+}
+
+/// The stricter of two limits, each by itself.
+fn tighter(one: &Limits, two: &Limits) -> Limits {
+    let least = |a: Option<u64>, b: Option<u64>| [a, b].into_iter().flatten().min();
+    Limits {
+        processes: least(one.processes, two.processes),
+        files: least(one.files, two.files),
+        cpu_time_s: least(one.cpu_time_s, two.cpu_time_s),
+        memory_bytes: least(one.memory_bytes, two.memory_bytes),
+        address_space_bytes: least(one.address_space_bytes, two.address_space_bytes),
+        wall_ms: two.wall_ms,
+    }
+}
+
+/// The one rule set that says what the plan's and the outer box's say together, in the plan's own
+/// view: sixteen levels of Landlock are all that the kernel stacks.
+pub fn landlock_of(plan: &Plan, outer: Option<&Ring>) -> Option<Rules> {
+    let own = plan.landlock.as_ref().map(landlock::rules);
+    let Some(outer) = outer.and_then(|ring| ring.landlock.as_ref()) else { return own };
+    let all = || Rules { rules: vec![("/".into(), landlock::ALL)], ..outer.clone() };
+    let own = own.unwrap_or_else(all);
+    Some(Rules {
+        abi: own.abi.max(outer.abi),
+        scope_signal: own.scope_signal || outer.scope_signal,
+        scope_abstract: own.scope_abstract || outer.scope_abstract,
+        rules: narrowed(&own.rules, &outer.rules, &plan.mounts),
+    })
+}
+
+type Rule = (String, u64);
+
+/// Rights add up on the way down, so at each path that either set names the right is what both give there.
+fn narrowed(own: &[Rule], outer: &[Rule], rows: &[Row]) -> Vec<Rule> {
+    let mut paths: BTreeSet<String> = own.iter().map(|rule| rule.0.clone()).collect();
+    for row in rows {
+        paths.insert(row.target().to_string());
+        for source in sources(row) {
+            let below = outer.iter().filter(|rule| within(&rule.0, source));
+            paths.extend(below.map(|rule| join(row.target(), rest(&rule.0, source))));
+        }
+    }
+    let rule = |path: String| {
+        let rights = rights_at(own, &path) & outer_rights(outer, rows, &path);
+        (rights != 0).then_some((path, rights))
+    };
+    paths.into_iter().filter_map(rule).collect()
+}
+
+/// What the outer box allows at a path of the inner one: all in what the inner box makes for itself.
+pub fn outer_rights(outer: &[Rule], rows: &[Row], path: &str) -> u64 {
+    let shows = |row: &&Row| !matches!(row, Row::Seal { .. } | Row::Dir { .. }) && within(path, row.target());
+    // Rows are sorted by depth, of two at one place the later lies on top.
+    let Some(row) = rows.iter().rev().find(shows) else { return 0 };
+    let rest = rest(path, row.target());
+    sources(row).iter().fold(landlock::ALL, |rights, source| rights & rights_at(outer, &join(source, rest)))
+}
+
+fn sources(row: &Row) -> Vec<&str> {
+    match row {
+        Row::Bind { source, .. } | Row::Overlay { source, .. } => vec![source],
+        Row::Cache { source, upper, .. } => source.as_deref().into_iter().chain([upper.as_str()]).collect(),
+        _ => vec![],
+    }
+}
+
+pub fn rights_at(rules: &[Rule], path: &str) -> u64 {
+    rules.iter().filter(|rule| within(path, &rule.0)).fold(0, |rights, rule| rights | rule.1)
+}
+
+fn rest<'a>(inner: &'a str, outer: &str) -> &'a str {
+    inner.strip_prefix(outer.trim_end_matches('/')).unwrap_or_default()
+}
+
+fn join(base: &str, rest: &str) -> String {
+    match (base.trim_end_matches('/'), rest) {
+        ("", "") => "/".to_string(),
+        (base, rest) => format!("{base}{rest}"),
+    }
+}
+
+/// A plan from inside may not ask for what only a caller outside can give.
+pub fn check(plan: &Plan) -> Result<(), Refusal> {
+    let invalid = |field: &str, why: &str| Err(Refusal::new("plan_invalid", field).detail(why));
+    if !matches!(plan.ids, crate::plan::Ids::Identity) {
+        return invalid("ids", "inside a box ids are those of the box");
+    }
+    if !plan.copyback.is_empty() || plan.persistence.iter().any(|one| one.quarantine.is_some()) {
+        return invalid("persistence", "inside a box there is no state home to move files to");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Kind;
+
+    fn bind(source: &str, target: &str) -> Row {
+        Row::Bind {
+            source: source.into(),
+            target: target.into(),
+            attrs: vec![],
+            kind: Kind::Any,
+            recursive: true,
+            optional: false,
+            idmap: false,
+            create: false,
+            owner: None,
+        }
+    }
+
+    fn tmpfs(target: &str) -> Row {
+        Row::Tmpfs { target: target.into(), mode: "0755".into(), size_bytes: 1, attrs: vec![], create: true }
+    }
+
+    fn rules(list: &[(&str, u64)]) -> Vec<Rule> {
+        list.iter().map(|(path, rights)| (path.to_string(), *rights)).collect()
+    }
+
+    #[test]
+    fn a_bind_under_another_name_has_the_rights_of_its_source() {
+        let (outer, rows) = (rules(&[("/", 1), ("/w", 3)]), [tmpfs("/"), bind("/w/sub", "/x"), bind("/etc", "/w")]);
+        assert_eq!(outer_rights(&outer, &rows, "/x/f"), 3);
+        assert_eq!(outer_rights(&outer, &rows, "/w/f"), 1);
+        assert_eq!(outer_rights(&outer, &rows, "/tmp"), landlock::ALL);
+    }
+
+    #[test]
+    fn neither_set_gains_by_the_other() {
+        let own = rules(&[("/", 7)]);
+        let outer = rules(&[("/", 1), ("/w", 3)]);
+        let both = narrowed(&own, &outer, &[bind("/", "/")]);
+        assert_eq!((rights_at(&both, "/etc"), rights_at(&both, "/w/f")), (1, 3));
+        let strict = narrowed(&rules(&[("/w", 7)]), &outer, &[tmpfs("/"), bind("/w", "/w")]);
+        assert_eq!((rights_at(&strict, "/"), rights_at(&strict, "/w/f")), (0, 3));
+    }
+}

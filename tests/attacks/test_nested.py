@@ -1,0 +1,211 @@
+"""Boxes inside a box: they work, and whatever is asked for can only take away.
+
+The attacked thing is the supervisor outside: hostile code inside writes its requests.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from typing import Any
+
+import pytest
+
+from requirements import requirement
+from stockade.rules.promises import PROMISE_IDS
+from support.actors import PYTHON, WAIT_S, Actor
+from support.plans import bind, small_plan
+
+TIERS = ("standard", "guarded")
+
+
+def asked(actor: Actor, jobs: list[dict[str, Any]], *, tier: str = "standard", **kwargs: Any) -> tuple[Any, list[Any]]:
+    """Do jobs inside a box; the run and the answers."""
+    stdin = json.dumps({"lib": str(actor.stage.lib), "jobs": jobs})
+    run = actor.run([PYTHON, "-I", "-B", str(actor.stage.bin / "asks.py")], tier=tier, stdin=stdin, **kwargs)
+    assert run.returncode == 0, run.stderr
+    return run, json.loads(run.stdout)
+
+
+def inner(actor: Actor, script: str, tier: str = "strict", **options: Any) -> dict[str, Any]:
+    """A job: a shell script in a box inside."""
+    made = {"tier": tier, "caller": "operator", "net": "none", "cwd": actor.workspace, **options}
+    return {"do": "run", "argv": ["/bin/sh", "-c", script], "options": made}
+
+
+@requirement("nest.strict_in_standard")
+@pytest.mark.parametrize("tier", TIERS)
+def test_a_stricter_box_runs_inside_a_box_and_says_what_it_keeps(actor: Actor, tier: str) -> None:
+    actor.put(f"{actor.elsewhere}/secret", "outer can read this\n")
+    look = f"cat {actor.elsewhere}/secret"
+    _, (outer, got, ok) = asked(actor, [
+        {"do": "plain", "argv": ["/bin/sh", "-c", look]}, inner(actor, look), inner(actor, "echo $(id -u) > made; cat made")], tier=tier)
+    assert outer["status"] == 0, "the outer box shows the file"
+    assert got["status"] != 0 and "outer can read" not in got["out"]
+    assert (ok["status"], ok["out"]) == (0, f"{actor.uid}\n"), ok
+    launch = got["receipt"]["launch"]
+    assert (launch["requested_tier"], got["active"], got["receipt"]["effective_tier"]) == ("strict", tier, "strict")
+    assert launch["origin"] == "inside"
+    said = [launch[name] for name in ("decision", "row", "active_tier", "tier_known", "tier_downgrade")]
+    assert said == ["tighten", "D8", tier, True, False]
+
+
+@requirement("nest.only_narrows")
+@pytest.mark.parametrize("around", ["host", "none"])
+@pytest.mark.parametrize("inside", ["host", "none"])
+def test_a_network_is_never_more_than_that_of_the_outer_box(actor: Actor, around: str, inside: str) -> None:
+    _, (got,) = asked(actor, [inner(actor, "ls /sys/class/net 2>/dev/null | wc -l; cat /proc/net/dev | wc -l", tier="standard", net=inside)], net=around)
+    if (around, inside) == ("none", "host"):
+        assert got["code"] == "grant_unreachable", got
+        return
+    assert got["status"] == 0, got
+    told = got["receipt"]["launch"]["net"]
+    assert told == ("host" if (around, inside) == ("host", "host") else "none")
+    kept = {row["id"]: row["state"] for row in got["receipt"]["launch"]["promises"]}
+    assert kept["net.policy"] == "kept"
+
+
+@requirement("nest.only_narrows")
+def test_a_read_only_place_of_the_outer_box_stays_so_whatever_the_inner_one_is_granted(actor: Actor) -> None:
+    # /etc and the elsewhere directory are read-only outside; hooks are guarded.
+    hook = f"{actor.workspace}/.git/hooks/pre-push"
+    ask = [inner(actor, f"echo x > {actor.elsewhere}/new; echo x >> {hook}; mv .git .git2; true", tier="standard", write=[actor.elsewhere, actor.workspace])]
+    before = actor.sh(f"cat {hook}")
+    _, (got,) = asked(actor, ask, tier="guarded")
+    assert actor.sh(f"cat {hook}") == before
+    assert actor.sh(f"ls {actor.elsewhere}").split().count("new") == 0
+    assert actor.sh("test -d .git && echo there") == "there\n"
+    assert "code" in got or got["status"] == 0
+
+
+def _fields(*rows: tuple[str, bytes]) -> list[list[Any]]:
+    return [[ord(tag), value.hex()] for tag, value in rows]
+
+
+@requirement("nest.hostile_requests")
+def test_bytes_that_are_no_request_are_refused_and_the_box_goes_on(actor: Actor) -> None:
+    good = _fields(("a", b"/bin/true"))
+    jobs = [
+        {"do": "raw", "plan": {}, "fields": good},
+        {"do": "raw", "plan": {}, "fields": []},
+        {"do": "raw", "plan": {}, "fields": _fields(("z", b""))},
+        {"do": "raw", "plan": {}, "fields": good, "sealed": False},
+        {"do": "raw", "plan": {}, "fields": good, "count": 3},
+        {"do": "raw", "plan": {}, "fields": good, "more": ["/etc/passwd"]},
+        {"do": "raw", "plan": {}, "fields": _fields(("a", b"/bin/true"), ("c", b"/../etc"))},
+        inner(actor, "echo still here"),
+    ]
+    _, got = asked(actor, jobs)
+    assert got[0] == "plan_invalid"
+    assert got[1:7] == ["nest_invalid"] * 6
+    assert got[7]["out"] == "still here\n", got[7]
+
+
+def raw_plan(actor: Actor, **changed: Any) -> dict[str, Any]:
+    """A plan for a box inside: what the small plan has, read-only, with the hostile programs and the package."""
+    plan = small_plan(actor)
+    shown = [bind(str(path), "ro", "nosuid", "nodev", type="dir") for path in (actor.stage.bin, actor.stage.lib)]
+    work = bind(actor.workspace, "nosuid", "nodev", type="dir", create=False)
+    kept = [row for row in plan["mounts"] if row["target"] not in (actor.home, actor.workspace)]
+    plan.update(mounts=[*kept, *shown, work], guards=[], persistence=[], accept=list(PROMISE_IDS))
+    return plan | changed
+
+
+RUNS = _fields(("a", b"/bin/true"))
+
+
+@requirement("nest.hostile_requests")
+@pytest.mark.parametrize("changed", [
+    {"ids": {"mode": "shifted", "kernel_uid": 0, "kernel_gid": 0, "owner_uid": 0, "owner_gid": 0}},
+    {"fds": [3]}, {"fds": [5, 6, 7]}, {"seccomp": {"filter": "init"}}, {"cwd": "/proc/self/fd/5"},
+    {"copyback": [{"source": "/etc/passwd", "target": "/tmp/x"}]},
+], ids=["ids", "descriptor", "descriptors", "filter", "cwd", "copyback"])
+def test_a_plan_that_reaches_for_what_is_not_its_own_is_refused(actor: Actor, changed: dict[str, Any]) -> None:
+    """Descriptors: the supervisor's own would have these numbers."""
+    jobs = [{"do": "raw", "plan": raw_plan(actor), "fields": RUNS}, {"do": "raw", "plan": raw_plan(actor, **changed), "fields": RUNS}]
+    _, (twin, got) = asked(actor, jobs)
+    assert twin == "end 0", "the same plan without it starts"
+    assert got in ("plan_invalid", "fds_denied", "chdir_denied", "usage"), got
+
+
+@requirement("nest.only_narrows")
+def test_a_plan_that_binds_past_a_guard_or_uncovers_a_mount_is_refused(actor: Actor) -> None:
+    """Without its submounts the workspace would show writable hooks: the kernel has locked them to it."""
+    plan = raw_plan(actor)
+    alone = [row for row in plan["mounts"] if row["target"] != actor.workspace]
+    alone.append(bind(actor.workspace, type="dir", target="/tmp/past"))
+    with_all = [*alone[:-1], bind(actor.workspace, type="dir", target="/tmp/past", recursive=True)]
+    hook = "/tmp/past/.git/hooks/pre-push"
+    script = _fields(("a", b"/bin/sh"), ("a", b"-c"), ("a", f"echo x >> {hook}".encode()))
+    before = actor.sh("cat .git/hooks/pre-push")
+    rules = {"abi": 6, "scope_signal": False, "scope_abstract": False, "rules": [{"path": "/", "access": "write"}]}
+    jobs = [{"do": "raw", "plan": plan | {"mounts": mounts, "landlock": rules}, "fields": script} for mounts in (alone, with_all)]
+    _, (bare, whole) = asked(actor, jobs, tier="guarded")
+    assert bare == "mount_denied" and whole.startswith("end ") and whole != "end 0", (bare, whole)
+    assert actor.sh("cat .git/hooks/pre-push") == before
+
+
+@requirement("nest.only_narrows")
+def test_a_lying_plan_keeps_no_promise_that_the_outer_box_does_not_know(actor: Actor) -> None:
+    """It claims strict with the outer box's own promises left out."""
+    lie = [{"id": "fs.made_up", "tiers": ["strict"], "ns": False, "needs": [["seccomp"]], "state": None, "reason": None}]
+    jobs = [{"do": "raw", "plan": raw_plan(actor, requested_tier="strict", promises=lie, accept=[]), "fields": RUNS}]
+    _, (got,) = asked(actor, jobs)
+    assert got == "promise_not_kept"
+
+
+@requirement("nest.hostile_requests")
+def test_a_flood_of_requests_is_bounded_and_the_box_goes_on(actor: Actor) -> None:
+    jobs = [{"do": "flood", "plan": raw_plan(actor, cwd="/nowhere"), "times": 60}, inner(actor, "echo still here")]
+    _, (answers, ok) = asked(actor, jobs)
+    assert set(answers) <= {"chdir_denied", "nest_busy", "closed"}, answers
+    assert ok.get("out") == "still here\n", ok
+
+
+LIVES = ["/bin/sh", "-c", "echo lives; exec sleep 1000"]
+
+
+def living(actor: Actor, do: str, **more: Any) -> dict[str, Any]:
+    """A job with a box inside that ends by no itself."""
+    options = {"tier": "standard", "caller": "operator", "net": "none", "cwd": actor.workspace}
+    return {"do": do, "argv": LIVES, "options": options, **more}
+
+
+@requirement("nest.ends_with")
+def test_a_client_that_is_killed_takes_its_box_along(actor: Actor) -> None:
+    _, (said,) = asked(actor, [living(actor, "killed")])
+    assert said == "lives\n"
+
+
+@requirement("nest.ends_with")
+def test_the_end_of_the_outer_command_is_the_end_of_what_is_inside(actor: Actor) -> None:
+    """The box inside holds the stream that is read to its end here."""
+    stdin = json.dumps({"lib": str(actor.stage.lib), "jobs": [living(actor, "left", go=True)]})
+    run = actor.run([PYTHON, "-I", "-B", str(actor.stage.bin / "asks.py")], tier="standard", stdin=stdin)
+    assert run.returncode == 0 and run.stderr in ("", "lives\n")
+
+
+@requirement("nest.ends_with")
+def test_a_supervisor_that_is_killed_takes_all_along(actor: Actor) -> None:
+    stdin = json.dumps({"lib": str(actor.stage.lib), "jobs": [living(actor, "left")]}).encode()
+    argv = [PYTHON, "-I", "-B", str(actor.stage.bin / "asks.py")]
+    with actor.live(argv, tier="standard", stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
+        assert child.stdin is not None and child.stderr is not None
+        child.stdin.write(stdin)
+        child.stdin.close()
+        assert child.stderr.readline() == b"lives\n"
+        child.kill()
+        ended = threading.Event()
+        reader = threading.Thread(target=lambda: (child.stderr.read(), ended.set()), daemon=True)
+        reader.start()
+        assert ended.wait(WAIT_S), "something of the box still holds its standard error"
+        reader.join()
+
+
+@requirement("nest.deep")
+def test_twenty_boxes_inside_each_other(actor: Actor) -> None:
+    plan, launcher = json.dumps(raw_plan(actor)), str(actor.stage.launcher)
+    argv = [PYTHON, "-I", "-B", str(actor.stage.bin / "asks.py"), "deep", "20", plan, launcher]
+    run = actor.run(argv, tier="standard")
+    assert (run.returncode, run.stdout) == (0, "around 21\n"), run.stderr

@@ -1,0 +1,143 @@
+"""A program inside a box that asks for boxes in it: as the package does, and by raw bytes.
+
+Owns the hostile half of tests/attacks/test_nested.py. It reads one JSON job from its standard
+input and prints one JSON answer; ``lib`` is where the package lies.
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+from typing import Any
+
+SOCKET = "/run/stockade/box.sock"
+MAGIC = b"stockade.nest.v1\n"
+SEALS = 0xF
+
+
+def sealed(data: bytes) -> int:
+    """Return a memfd that nobody can change."""
+    fd = os.memfd_create("asked", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.write(fd, data)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+    return fd
+
+
+def field(tag: bytes, value: bytes) -> bytes:
+    """One field of a request."""
+    return tag + struct.pack("<I", len(value)) + value
+
+
+def send(message: bytes, fds: list[int]) -> tuple[socket.socket, str]:
+    """Send one message with descriptors; return the link and the first word of the answer."""
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    link.settimeout(20)
+    link.connect(SOCKET)
+    link.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds).tobytes())] if fds else [])
+    return link, ""
+
+
+def answer(link: socket.socket) -> str:
+    """Return all that the supervisor says until the end: refusal codes, or ``end N``."""
+    while True:
+        try:
+            said = link.recv(8192)
+        except ConnectionResetError:
+            return "closed"
+        if not said:
+            return "closed"
+        if said[:1] == b"r":
+            return str(json.loads(said[1:])["code"])
+        if said[:1] == b"e":
+            return f"end {struct.unpack('<i', said[1:])[0]}"
+
+
+def raw(job: dict[str, Any]) -> str:
+    """Ask with these bytes and descriptors."""
+    request = MAGIC + b"".join(field(bytes([tag]), bytes.fromhex(value)) for tag, value in job["fields"])
+    plan = sealed(json.dumps(job["plan"]).encode())
+    asked = sealed(request) if job.get("sealed", True) else os.memfd_create("open")
+    fds = [plan, asked, 0, 2, 2][:job.get("count", 5)]
+    fds += [os.open(path, os.O_RDONLY) for path in job.get("more", ())]
+    link, _ = send(job["message"].encode() if "message" in job else MAGIC, fds)
+    return answer(link)
+
+
+def run(job: dict[str, Any]) -> dict[str, Any]:
+    """Run one command through the package; what it printed, its receipt or the refusal."""
+    import stockade
+
+    options = dict(job["options"])
+    try:
+        done = stockade.run(job["argv"], capture_output=True, text=True, **options)
+    except stockade.Error as err:
+        return {"code": err.code, "message": str(err)}
+    return {"status": done.returncode, "out": done.stdout, "err": done.stderr,
+            "receipt": done.receipt.to_json(), "active": stockade.active().tier.name}
+
+
+def plain(job: dict[str, Any]) -> dict[str, Any]:
+    """Run a command without a further box."""
+    done = subprocess.run(job["argv"], capture_output=True, text=True, check=False)
+    return {"status": done.returncode, "out": done.stdout, "err": done.stderr}
+
+
+def killed(job: dict[str, Any]) -> str:
+    """Start a box that lives, kill its client, and read its output to the end."""
+    import stockade
+
+    with stockade.Popen(job["argv"], stdout=subprocess.PIPE, **job["options"]) as child:
+        assert child.stdout is not None
+        first = child.stdout.readline()
+        os.kill(child.pid, 9)
+        rest = child.stdout.read()  # ends when the last process that holds it is dead
+    return (first + rest).decode()
+
+
+def left(job: dict[str, Any]) -> str:
+    """Start a box that lives and holds our standard output, and go."""
+    import stockade
+
+    child = stockade.Popen(job["argv"], stdout=sys.stderr, stdin=subprocess.PIPE, **job["options"])
+    assert child.poll() is None
+    os._exit(0) if job.get("go") else None
+    return str(child.wait())
+
+
+def flood(job: dict[str, Any]) -> list[str]:
+    """Ask many times at once; what each got."""
+    plan = sealed(json.dumps(job["plan"]).encode())
+    asked = sealed(MAGIC + field(b"a", b"/bin/true"))
+    links = [send(MAGIC, [plan, asked, 0, 2, 2])[0] for _ in range(job["times"])]
+    return sorted({answer(link) for link in links})
+
+
+def deep(rest: int, plan: str, launcher: str) -> int:
+    """Ask for one box in another, as often as is said; the innermost counts what is around it."""
+    if rest == 0:
+        with open("/run/stockade/box.json", encoding="utf-8") as stream:
+            print("around", len(json.load(stream)["chain"]))
+        return 0
+    fd = sealed(plan.encode())
+    line = [launcher, "--nest", "--plan-fd", str(fd), "--", sys.executable, "-I", "-B", __file__, "deep", str(rest - 1), plan, launcher]
+    return subprocess.run(line, pass_fds=[fd], check=False).returncode
+
+
+def main() -> None:
+    """Do the jobs in order."""
+    if sys.argv[1:2] == ["deep"]:
+        raise SystemExit(deep(int(sys.argv[2]), sys.argv[3], sys.argv[4]))
+    jobs = json.load(sys.stdin)
+    sys.path.insert(0, jobs["lib"])
+    does = {"raw": raw, "run": run, "plain": plain, "killed": killed, "left": left, "flood": flood}
+    print(json.dumps([does[job["do"]](job) for job in jobs["jobs"]]))
+
+
+if __name__ == "__main__":
+    main()
