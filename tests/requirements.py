@@ -197,9 +197,17 @@ FIELD_E = (
     _field("E.grants", "a grant that gives promises away is refused until that is accepted; another name of a credential is the same credential", "design, voiding grants and aliases"),
 )
 
+ALONE = (
+    _field("alone.chosen", "where namespaces are refused an ordinary user's box is made of Landlock and a filter, and its receipt says so", "tiers, backends"),
+    _field("alone.promises", "without namespaces each tier keeps every promise that needs none, and renames work", "tiers, backends"),
+    _field("alone.lost", "what no rule can keep inside a write root is refused by name unless it is accepted, and then not called kept", "tiers, backends"),
+    _field("alone.reaped", "one signal ends a fork bomb, also when the supervisor or the first process of the box is killed", "launcher, tighten"),
+    _field("alone.refused", "root callers, older kernels, sockets and plans that need a mount are refused by type", "tiers, backends"),
+    _field("alone.layers", "the sixteenth layer is used and the seventeenth refused, with nothing started", "decision, nested"),
+)
+
 DEFERRED = (
     _later("later.nest.foreign", "already inside another sandbox the answer is real or typed", "nested boxes"),
-    _later("later.landlock.backend", "hosts without namespaces keep the non-namespace promises; network rules cover fast open and MPTCP", "landlock backend"),
     _later("later.D.host_obstacles", "AppArmor's restriction and a stuck mount are told apart on hosts that have them", "host obstacles"),
     _later("later.G.audit", "the log chain survives parallel writers, crashes, rotation and forgery", "audit"),
     _later("later.H.mcp", "MCP servers of every bad manner are wrapped, probed and reported truthfully", "MCP"),
@@ -217,7 +225,8 @@ KNOWN_GAPS = {
     "no_debian_tools": "a tool of the system's packages is missing, and only root can install it",
 }
 
-NOW = PROMISES + LAUNCHER + DECISION + FIELD_A + FIELD_B + FIELD_C + FIELD_D + END + FIELD_F + INSTALL + LEARN + NEST + PROVE + CACHES + AGENTS + FIELD_E
+NOW = (PROMISES + LAUNCHER + DECISION + FIELD_A + FIELD_B + FIELD_C + FIELD_D + END + FIELD_F + INSTALL + LEARN + NEST
+       + PROVE + CACHES + AGENTS + FIELD_E + ALONE)
 BY_ID = {entry.id: entry for entry in NOW + DEFERRED}
 
 

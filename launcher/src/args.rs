@@ -29,6 +29,8 @@ pub struct Args {
     pub version: bool,
     /// Inside a box: its supervisor is asked to do the rest.
     pub nest: bool,
+    /// The plan only adds to what confines the caller already.
+    pub tighten: bool,
     /// Only this is asked: whether the file system there answers.
     pub look: Option<CString>,
     pub argv: Vec<CString>,
@@ -52,6 +54,7 @@ pub fn parse(words: &[&CStr]) -> Result<Args, Refusal> {
             "--version" => args.version = true,
             "--json" => {}
             "--nest" => args.nest = true,
+            "--tighten" => args.tighten = true,
             "--look" => {
                 let path = rest.next().ok_or_else(|| usage(word, "got no value"))?;
                 once(word, &mut args.look, (*path).to_owned())?;

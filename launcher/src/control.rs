@@ -16,6 +16,8 @@ pub enum Event {
     Listening(Vec<Used>),
     /// The command was forked; its pid on the host comes along.
     Forked,
+    /// The same, from a P1 that sees the pids of the host.
+    ForkedAs(i32),
     Stopped(i32),
     Continued,
     /// The raw wait status of the command, and whether nothing else of the box is left but P1.
@@ -24,6 +26,7 @@ pub enum Event {
     GuardLost(u32),
     MemoryLimit,
     CpuLimit,
+    ProcessLimit,
     /// The home is a list of binds, not an overlay.
     Snapshot,
     /// The box's namespaces come along, in the order of `SPACES`.
@@ -97,12 +100,14 @@ impl Event {
                 return [b'L'].into_iter().chain(used).collect();
             }
             Event::Forked => encode(b'f', 0, 0),
+            Event::ForkedAs(pid) => encode(b'F', pid, 0),
             Event::Stopped(signal) => encode(b's', signal, 0),
             Event::Continued => encode(b'c', 0, 0),
             Event::Ended(status, alone) => encode(b'e', status, u8::from(alone)),
             Event::GuardLost(index) => encode(b'g', index as i32, 0),
             Event::MemoryLimit => encode(b'm', 0, 0),
             Event::CpuLimit => encode(b't', 0, 0),
+            Event::ProcessLimit => encode(b'p', 0, 0),
             Event::Snapshot => encode(b'n', 0, 0),
             Event::Lent => encode(b'd', 0, 0),
         };
@@ -116,12 +121,14 @@ impl Event {
         }
         Ok(match decode(bytes)? {
             (b'f', ..) => Event::Forked,
+            (b'F', pid, _) => Event::ForkedAs(pid),
             (b's', signal, _) => Event::Stopped(signal),
             (b'c', ..) => Event::Continued,
             (b'e', status, alone) => Event::Ended(status, alone),
             (b'g', index, _) => Event::GuardLost(index as u32),
             (b'm', ..) => Event::MemoryLimit,
             (b't', ..) => Event::CpuLimit,
+            (b'p', ..) => Event::ProcessLimit,
             (b'n', ..) => Event::Snapshot,
             (b'd', ..) => Event::Lent,
             _ => return Err(io::Error::from(io::ErrorKind::InvalidData)),

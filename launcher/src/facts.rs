@@ -4,7 +4,7 @@
 //! refuses the launch, so the list follows from the plan; a record with it is
 //! written only after exec.
 
-use crate::plan::{Ids, Net, Plan, Row};
+use crate::plan::{Backend, Ids, Net, Plan, Row};
 use crate::promises::FactSet;
 
 /// Steps that every plan of the `namespaces` backend goes through.
@@ -30,8 +30,53 @@ const ALWAYS: [&str; 19] = [
     "supervised",
 ];
 
-/// `snapshot`: an overlay was refused, and its entries were bound one by one.
-pub fn of(plan: &Plan, snapshot: bool) -> FactSet {
+/// What the plan alone does not tell.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Seen {
+    /// An overlay was refused, and its entries were bound one by one.
+    pub snapshot: bool,
+    /// Without namespaces: a new session keyring was joined; else a filter keeps every keyring away.
+    pub keyring: bool,
+}
+
+pub fn of(plan: &Plan, seen: Seen) -> FactSet {
+    match plan.backend {
+        Backend::Namespaces => in_namespaces(plan, seen.snapshot),
+        Backend::Landlock => alone(plan, seen.keyring),
+    }
+}
+
+/// Steps that every plan of the `landlock` backend goes through; its filter is one of two (`alone::check`).
+const ALONE: [&str; 15] = [
+    "domain",
+    "init_protected",
+    "fds_closed",
+    "env_filtered",
+    "no_new_privs",
+    "caps_empty",
+    "rlimits",
+    "seccomp",
+    "terminal_filter",
+    "supervised",
+    "landlock_fs",
+    "landlock_signal",
+    "landlock_abstract",
+    "ipc_refused",
+    "unix_refused",
+];
+
+fn alone(plan: &Plan, keyring: bool) -> FactSet {
+    let mut facts = FactSet::new(false);
+    ALONE.into_iter().for_each(|fact| facts.add(fact));
+    facts.add(if keyring { "keyring" } else { "keyring_refused" });
+    facts.add("persistence_watch");
+    if plan.net == Net::None {
+        facts.add("net_refused");
+    }
+    facts
+}
+
+fn in_namespaces(plan: &Plan, snapshot: bool) -> FactSet {
     let mut facts = FactSet::new(true);
     ALWAYS.into_iter().for_each(|fact| facts.add(fact));
     let row = |wanted: fn(&Row) -> bool| plan.mounts.iter().any(wanted);

@@ -13,14 +13,14 @@ use crate::copyback::{self, Held};
 use crate::cover::Covers;
 use crate::discard;
 use crate::nested::{births, ring, Inner};
-use crate::plan::{Guard, GuardLost, Ids, Net, Plan};
+use crate::plan::{Backend, Guard, GuardLost, Ids, Net, Plan};
 use crate::report::Refusal;
 use crate::steps::beside::Beside;
 use crate::steps::guards::{self, Placed};
 use crate::steps::mounts::{self, Prepared};
 use crate::steps::{caps, exec, fds, landlock, limits, overlay, record, seccomp, userns};
 use crate::sys;
-use crate::watch::Watch;
+use crate::watch::{Tree, Watch};
 
 /// What P0 made before P1 existed.
 pub struct Launch<'a> {
@@ -132,14 +132,7 @@ impl Start {
 
 /// Runs as P1. Never returns: the exit code is of no interest, P0 knows the rest.
 pub fn run(mut launch: Launch, wipe: impl Fn()) -> ! {
-    // First: with a copy of P0's end the socket would never end, and a P0 that was
-    // killed before our parent-death signal is set would leave us for ever.
-    // SAFETY: nothing in this process uses them.
-    unsafe {
-        for fd in std::mem::take(&mut launch.outer) {
-            libc::close(fd);
-        }
-    }
+    close_outer(&mut launch);
     // Held until we have spoken: its end is our end to P2, which then says that on the pipe of our own words.
     let mut gate = None;
     let code = match build(&mut launch).and_then(|built| start(&mut launch, built, &mut gate, &wipe)) {
@@ -150,7 +143,16 @@ pub fn run(mut launch: Launch, wipe: impl Fn()) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-fn report(errors: Option<&OwnedFd>, refusal: &Refusal) -> i32 {
+/// First: with a copy of P0's end the socket would never end, and a P0 that was
+/// killed before our parent-death signal is set would leave us for ever.
+pub fn close_outer(launch: &mut Launch) {
+    for fd in std::mem::take(&mut launch.outer) {
+        // SAFETY: nothing in this process uses them.
+        unsafe { libc::close(fd) };
+    }
+}
+
+pub fn report(errors: Option<&OwnedFd>, refusal: &Refusal) -> i32 {
     if let Some(pipe) = errors {
         let bytes = refusal.to_bytes();
         // SAFETY: the buffer lives through the call. A pipe takes up to 4096 bytes whole.
@@ -203,18 +205,23 @@ fn build(launch: &mut Launch) -> Result<Built, Refusal> {
     Ok(Built { guards, beside })
 }
 
-/// Covers what P0 found on the host; returns the guards to be placed with those of the plan.
-fn receive_covers(control: RawFd, root: &mounts::Root) -> Result<Vec<Guard>, Refusal> {
+/// What P0 found on the host.
+pub fn covers(control: RawFd) -> Result<Covers, Refusal> {
     let Ok(Some(text)) = control::receive_covers(control) else { return Err(gone()) };
     let invalid = |e: serde_json::Error| Refusal::new("mount_denied", "covers").detail(e.to_string());
-    let covers: Covers = serde_json::from_slice(&text).map_err(invalid)?;
+    serde_json::from_slice(&text).map_err(invalid)
+}
+
+/// Covers what P0 found on the host; returns the guards to be placed with those of the plan.
+fn receive_covers(control: RawFd, root: &mounts::Root) -> Result<Vec<Guard>, Refusal> {
+    let covers = covers(control)?;
     covers.dirs.iter().try_for_each(|dir| overlay::cover(root, dir))?;
     covers.files.iter().try_for_each(|file| overlay::cover_file(root, file))?;
     Ok(covers.guards)
 }
 
 /// Its own group: else kill(0, …) from inside reaches the caller's pipeline.
-fn own_group() -> Result<(), Refusal> {
+pub fn own_group() -> Result<(), Refusal> {
     // SAFETY: no pointers.
     let ret = unsafe { libc::setpgid(0, 0) };
     sys::check(i64::from(ret)).map(drop).map_err(|e| Refusal::new("fork_failed", "process group").io(&e))
@@ -226,14 +233,14 @@ fn die_with_parent() -> Result<(), Refusal> {
     sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64).map_err(|e| Refusal::new("fork_failed", "P1").io(&e))
 }
 
-fn wait_for(control: RawFd, wanted: &Order) -> Result<(), Refusal> {
+pub fn wait_for(control: RawFd, wanted: &Order) -> Result<(), Refusal> {
     match control::receive_order(control, true) {
         Ok(Some(order)) if order == *wanted => Ok(()),
         _ => Err(gone()),
     }
 }
 
-fn gone() -> Refusal {
+pub fn gone() -> Refusal {
     Refusal::new("caller_gone", "supervisor")
 }
 
@@ -296,12 +303,14 @@ fn start(launch: &mut Launch, built: Built, held: &mut Option<Gate>, wipe: &impl
         absent: vec![],
         memory_bytes: launch.plan.limits.memory_bytes,
         cpu_time_s: launch.plan.limits.cpu_time_s,
+        processes: None,
+        tree: Tree::Namespace,
         end_on_loss: launch.plan.guard_lost == GuardLost::End,
         deadline: Watch::deadline(launch.wall_ms),
     })
 }
 
-fn readable(by_tracers: bool) -> Result<(), Refusal> {
+pub fn readable(by_tracers: bool) -> Result<(), Refusal> {
     sys::prctl(libc::PR_SET_DUMPABLE, u64::from(by_tracers)).map_err(|e| Refusal::new("fork_failed", "P1").io(&e))
 }
 
@@ -321,7 +330,7 @@ fn wait_for_tracer(control: RawFd, command: libc::pid_t) -> Result<(), Refusal> 
 }
 
 /// Values of the command's environment do not stay in P1's memory.
-fn forget(item: &mut CString) {
+pub fn forget(item: &mut CString) {
     let mut bytes = std::mem::take(item).into_bytes();
     bytes.fill(0);
     std::hint::black_box(&bytes);
@@ -329,19 +338,19 @@ fn forget(item: &mut CString) {
 
 /// P2 execs only when P1 is ready: a P1 that fails refuses a launch whose
 /// command never ran.
-struct Gate {
+pub struct Gate {
     wait: OwnedFd,
     open: OwnedFd,
 }
 
 impl Gate {
-    fn new() -> Result<Gate, Refusal> {
+    pub fn new() -> Result<Gate, Refusal> {
         let (wait, open) = sys::pipe().map_err(|e| Refusal::new("fork_failed", "pipe").io(&e))?;
         Ok(Gate { wait, open })
     }
 
     /// In P1, with nothing left that could fail.
-    fn open(self, errors: Option<OwnedFd>) {
+    pub fn open(self, errors: Option<OwnedFd>) {
         // Before the byte: P0 takes the end of this pipe as "the command has started".
         drop(errors);
         // SAFETY: one byte of a static string.
@@ -361,7 +370,7 @@ impl Gate {
 }
 
 /// Steps 8 to 14, as P2. Returns only what went wrong.
-fn command(launch: &Launch, gate: Gate) -> Refusal {
+pub fn command(launch: &Launch, gate: Gate) -> Refusal {
     let ready = || {
         if launch.inner.is_some() {
             // P1 has no power over its pid namespace, which is the outer box's: only its own number would be believed.
@@ -387,14 +396,17 @@ fn prepare_command(launch: &Launch) -> Result<Vec<CString>, Refusal> {
     own_group()?;
     take_terminal(launch.terminal);
     fds::close_others(&plan.fds)?;
+    if plan.backend == Backend::Landlock {
+        fds::check_sockets(&plan.fds)?;
+    }
     caps::drop_all()?;
     caps::no_new_privs()?;
     let dir = exec::open_dir(launch.cwd)?;
     restrict_files(launch)?;
     launch.start.files.as_ref().map(limits::restore_files).transpose()?;
     let around = launch.inner.map(|inner| &inner.ring);
-    around.map(|ring| ring.limits.iter().try_for_each(limits::apply)).transpose()?;
-    limits::apply(&plan.limits)?;
+    around.map(|ring| ring.limits.iter().try_for_each(|limits| limits::apply(limits, plan.backend))).transpose()?;
+    limits::apply(&plan.limits, plan.backend)?;
     launch.start.restore();
     let outer = around.map(|ring| ring.filters.as_slice()).unwrap_or_default();
     for filter in outer.iter().filter(|filter| **filter != plan.seccomp.filter).chain([&plan.seccomp.filter]) {
@@ -414,7 +426,7 @@ fn restrict_files(launch: &Launch) -> Result<(), Refusal> {
     let kept: Vec<RawFd> = (0..=2).chain(launch.plan.fds.iter().copied()).collect();
     let outer = ring.and_then(|ring| ring.landlock.as_ref());
     let around = outer.map(|outer| landlock::Around { outer, rows: &launch.plan.mounts });
-    landlock::restrict(&rules, &kept, around.as_ref())
+    landlock::restrict(&rules, &kept, around.as_ref(), launch.plan.backend)
 }
 
 /// Done by the command itself, so that it never runs a moment in the background.

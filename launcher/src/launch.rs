@@ -11,6 +11,7 @@ use crate::args::{self, Args};
 use crate::init::{self, Start};
 use crate::inside::Inside;
 use crate::nested::{births, client, Nests};
+use crate::plan::Backend;
 use crate::receipts::Out;
 use crate::report::{Refusal, Report};
 use crate::session::{adopt, wall_ms, Block, Given, Session};
@@ -19,8 +20,14 @@ use crate::steps::mounts::Prepared;
 use crate::steps::{caps, limits, userns};
 use crate::supervise::Supervisor;
 use crate::terminal::Terminal;
-use crate::{clock, control, ending, look, processors, stores, sys, ulid, version};
+use crate::{alone, clock, control, ending, look, processors, stores, sys, ulid, version};
 
+const NAMESPACES: i32 = libc::CLONE_NEWUSER
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWCGROUP;
 /// From so many rows on, the descriptors of a usual limit (1024) may not do.
 const MANY_ROWS: usize = 200;
 
@@ -69,8 +76,11 @@ impl Session {
     pub fn start(mut self, mut start: Start, out: &Out, args: &Args, block: &Block) -> Result<i32, Refusal> {
         let box_json = self.box_json(&out.run_id);
         let fail = |what: &'static str| move |e: std::io::Error| Refusal::new("fork_failed", what).io(&e);
-        if self.inner.is_none() {
-            caps::join_keyring()?; // inside, that of the box around is inherited
+        let alone = self.loaded.plan.backend == Backend::Landlock;
+        match (&self.inner, alone) {
+            (_, true) => alone::adopt_orphans()?,
+            (None, false) => caps::join_keyring()?,
+            (Some(_), false) => {} // that of the box around is inherited
         }
         let (outer, inner) = control::pair().map_err(fail("control socket"))?;
         let (errors, errors_in) = sys::pipe().map_err(fail("pipe"))?;
@@ -105,7 +115,11 @@ impl Session {
             Ok(()) => Ok(ending::finish(&supervisor)),
             Err(refusal) => {
                 clock::stop();
-                kill_and_reap(init);
+                supervisor.end_init();
+                reap(init);
+                if alone {
+                    alone::sweep();
+                }
                 supervisor.terminal.take_back();
                 Err(refusal)
             }
@@ -121,6 +135,7 @@ impl Session {
     ) -> Supervisor {
         Supervisor {
             init,
+            alone: self.loaded.plan.backend == Backend::Landlock,
             control,
             errors: Some(errors),
             signals,
@@ -156,12 +171,11 @@ impl Session {
         terminal: Option<&OwnedFd>,
         block: &Block,
     ) -> Result<(libc::pid_t, Prepared), Refusal> {
-        let namespaces = libc::CLONE_NEWUSER
-            | libc::CLONE_NEWNS
-            | libc::CLONE_NEWPID
-            | libc::CLONE_NEWIPC
-            | libc::CLONE_NEWUTS
-            | libc::CLONE_NEWCGROUP;
+        let backend = self.loaded.plan.backend;
+        let namespaces = match backend {
+            Backend::Namespaces => NAMESPACES,
+            Backend::Landlock => 0,
+        };
         // SAFETY: no failure.
         let ids = unsafe { (libc::geteuid(), libc::getegid()) };
         // SAFETY: P0 is single-threaded, in either case.
@@ -171,7 +185,9 @@ impl Session {
         };
         if pid != 0 {
             if let Err(e) = processors::start_elsewhere(pid) {
-                kill_and_reap(pid);
+                // SAFETY: P1 is our child and has started nothing.
+                unsafe { libc::kill(pid, libc::SIGKILL) };
+                reap(pid);
                 return Err(Refusal::new("fork_failed", "processors").io(&e));
             }
             clock::watch(pid);
@@ -196,7 +212,10 @@ impl Session {
             inner: self.inner.as_ref(),
             outer: spawn.outer_fds,
         };
-        init::run(launch, || block.wipe())
+        match backend {
+            Backend::Namespaces => init::run(launch, || block.wipe()),
+            Backend::Landlock => alone::run(launch, || block.wipe()),
+        }
     }
 }
 
@@ -228,10 +247,8 @@ struct Spawn<'a> {
     traced: bool,
 }
 
-fn kill_and_reap(init: libc::pid_t) {
-    // SAFETY: P1 is our unreaped child. Its death takes every process of the box along.
-    unsafe {
-        libc::kill(init, libc::SIGKILL);
-        libc::waitpid(init, std::ptr::null_mut(), 0);
-    }
+/// P1 is our unreaped child. Its death takes every process of the box along.
+fn reap(init: libc::pid_t) {
+    // SAFETY: no status is asked for.
+    unsafe { libc::waitpid(init, std::ptr::null_mut(), 0) };
 }

@@ -9,6 +9,7 @@
 // The tests have no main of ours, so most of the program is unused to them.
 #![cfg_attr(test, allow(dead_code, unused_imports))]
 
+mod alone;
 mod appear;
 mod args;
 #[cfg(test)]

@@ -70,6 +70,8 @@ pub struct Plan {
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
     Namespaces,
+    /// Landlock and a filter, without any namespace.
+    Landlock,
 }
 
 #[derive(Debug, Deserialize, Clone, Copy, PartialEq)]
@@ -423,8 +425,10 @@ fn finish(mut plan: Plan, binds: &BTreeMap<String, String>) -> Result<Plan, Refu
     // Stable: of two rows at one depth the later one in the plan is put on top.
     plan.mounts.sort_by_key(|r| (matches!(r, Row::Seal { .. }), depth(r.target())));
     plan.guards.sort_by_key(|g| depth(&g.path));
-    check_rows(&plan.mounts)?;
-    check_namespaces(&plan)?;
+    match plan.backend {
+        Backend::Namespaces => check_rows(&plan.mounts).and_then(|()| check_namespaces(&plan))?,
+        Backend::Landlock => crate::alone::check(&plan)?,
+    }
     if plan.fds.windows(2).any(|w| w[0] >= w[1]) || plan.fds.iter().any(|fd| *fd < 3) {
         return Err(invalid("fds", "not sorted, or below 3"));
     }

@@ -46,6 +46,11 @@ pub const FACTS: &[&str] = &[
     "terminal_filter",
     "sockets_covered",
     "ids_shifted",
+    "domain",
+    "ipc_refused",
+    "unix_refused",
+    "net_refused",
+    "keyring_refused",
 ];
 
 /// Isolation tiers, weakest first.

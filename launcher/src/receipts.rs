@@ -21,7 +21,7 @@ use crate::session::{self, Session};
 use crate::spool::{Appended, Spool};
 use crate::steps::{landlock, limits};
 use crate::supervise::Supervisor;
-use crate::{discard, plan, sys, ulid, version};
+use crate::{discard, facts, plan, sys, ulid, version};
 
 use room::Room;
 pub use settle::{settle, Settled};
@@ -110,7 +110,8 @@ pub fn unrecorded(box_: &mut Supervisor, watch: Watched, refusal: Refusal) -> Re
 impl Session {
     pub fn record_launch(&self, box_: &mut Supervisor, out: &Out, args: &Args) -> Result<(), Refusal> {
         let plan = &self.loaded.plan;
-        let (evaluation, mechanisms) = session::evaluate(plan, self.around(), box_.snapshot)?;
+        let seen = facts::Seen { snapshot: box_.snapshot, ..self.seen };
+        let (evaluation, mechanisms) = session::evaluate(plan, self.around(), seen)?;
         let asked = session::requested(plan)?;
         let record = report::Launch {
             schema: report::SCHEMA,
@@ -137,7 +138,7 @@ impl Session {
             net: if evaluated_net(plan, self) == plan::Net::None { "none" } else { "host" }.to_string(),
             env_kept: self.env.kept.clone(),
             env_dropped: self.env.dropped.clone(),
-            limits: limits::notes(&plan.limits),
+            limits: limits::notes(&plan.limits, plan.backend),
             argv0: report::show(args.argv[0].to_bytes()),
             cwd: self.cwd.clone(),
             supervisor: report::Supervisor { pid: std::process::id() as i32, start_ticks: start_ticks() },

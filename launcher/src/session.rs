@@ -7,10 +7,11 @@ use std::ffi::{c_char, CStr};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
+use crate::alone;
 use crate::args::Args;
 use crate::clock;
 use crate::copyback::{self, Held};
-use crate::facts;
+use crate::facts::{self, Seen};
 use crate::init::Start;
 use crate::nested::ring::{self, Ring};
 use crate::nested::Inner;
@@ -19,7 +20,7 @@ use crate::promises::{self, Evaluation, FactSet, Tier};
 use crate::receipts::Out;
 use crate::report::{Refusal, Standing};
 use crate::steps::env::{self, Filtered};
-use crate::steps::seccomp;
+use crate::steps::{caps, seccomp};
 use crate::{sys, trace};
 
 /// The strings that the kernel put on the stack: arguments and environment.
@@ -74,6 +75,7 @@ pub struct Session {
     pub env: Filtered,
     pub cwd: String,
     pub evaluation: Evaluation,
+    pub seen: Seen,
     pub home: &'static str,
     pub began: Instant,
     pub state_home: Option<String>,
@@ -111,7 +113,15 @@ impl Session {
         check_words(&loaded.plan)?;
         ring.map(|_| ring::check(&loaded.plan)).transpose()?;
         args.trace_fd.map(trace::check).transpose()?;
-        let (evaluation, _) = evaluate(&loaded.plan, ring, false)?;
+        check_options(&loaded.plan, args)?;
+        let seen = match loaded.plan.backend {
+            Backend::Namespaces => Seen::default(),
+            Backend::Landlock => {
+                alone::check_caller()?;
+                Seen { keyring: caps::join_keyring_if_reachable()?, ..Seen::default() }
+            }
+        };
+        let (evaluation, _) = evaluate(&loaded.plan, ring, seen)?;
         let env = environment(&loaded.plan, &given(args)?)?;
         let home = facts::home(&loaded.plan);
         let cwd = args.cwd.clone().unwrap_or_else(|| loaded.plan.cwd.clone());
@@ -122,7 +132,7 @@ impl Session {
         }
         let copies = copyback::hold(&loaded.plan)?;
         let state_home = args.state_home.clone();
-        Ok(Session { loaded, env, cwd, evaluation, home, began, state_home, copies, inner })
+        Ok(Session { loaded, env, cwd, evaluation, seen, home, began, state_home, copies, inner })
     }
 
     /// Inside a box the request's word for it counts for nothing.
@@ -137,8 +147,9 @@ impl Session {
 
     /// What this box keeps around those inside it.
     pub fn ring(&self, run_id: &str, snapshot: bool) -> Result<Ring, Refusal> {
-        let (evaluation, _) = evaluate(&self.loaded.plan, self.around(), snapshot)?;
-        Ok(Ring::of(&self.loaded.plan, self.around(), &evaluation, run_id, snapshot))
+        let seen = Seen { snapshot, ..self.seen };
+        let (evaluation, _) = evaluate(&self.loaded.plan, self.around(), seen)?;
+        Ok(Ring::of(&self.loaded.plan, self.around(), &evaluation, run_id, seen))
     }
 
     pub fn box_json(&self, run_id: &str) -> String {
@@ -169,6 +180,7 @@ pub fn wall_ms(plan: &Plan, args: &Args) -> Option<u64> {
 pub fn backend(plan: &Plan) -> &'static str {
     match plan.backend {
         Backend::Namespaces => "namespaces",
+        Backend::Landlock => "landlock",
     }
 }
 
@@ -194,10 +206,23 @@ fn check_inherited(plan: &Plan, args: &Args) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// What this backend does not do, and what only it does.
+fn check_options(plan: &Plan, args: &Args) -> Result<(), Refusal> {
+    let alone = plan.backend == Backend::Landlock;
+    if alone && args.trace_fd.is_some() {
+        return Err(Refusal::new("trace_denied", "command").detail("a box without namespaces is not watched"));
+    }
+    if args.tighten && !alone {
+        return Err(Refusal::new("usage", "--tighten").detail("got a plan of backend namespaces, expected landlock"));
+    }
+    Ok(())
+}
+
 fn check_words(plan: &Plan) -> Result<(), Refusal> {
     let invalid = |field: &'static str| move |e: String| Refusal::new("plan_invalid", field).detail(e);
     promises::check(&plan.promises).map_err(invalid("promises"))?;
-    if !seccomp::confines_commands(&plan.seccomp.filter) {
+    // Those of the other backend are checked with the rest of its plan.
+    if plan.backend == Backend::Namespaces && !seccomp::confines_commands(&plan.seccomp.filter) {
         return Err(invalid("seccomp.filter")(format!("got {:?}", plan.seccomp.filter)));
     }
     // SAFETY: no failure.
@@ -209,8 +234,8 @@ fn check_words(plan: &Plan) -> Result<(), Refusal> {
 }
 
 /// Refuses before anything is made when the plan itself promises too little.
-pub fn evaluate(plan: &Plan, ring: Option<&Ring>, snapshot: bool) -> Result<(Evaluation, Vec<String>), Refusal> {
-    let facts = facts(plan, ring, snapshot);
+pub fn evaluate(plan: &Plan, ring: Option<&Ring>, seen: Seen) -> Result<(Evaluation, Vec<String>), Refusal> {
+    let facts = facts(plan, ring, seen);
     let narrowed = ring.map(|ring| ring.promises(plan));
     let rows = narrowed.as_deref().unwrap_or(&plan.promises);
     let evaluation = promises::evaluate(rows, &facts, requested(plan)?, &plan.accept);
@@ -222,8 +247,8 @@ pub fn evaluate(plan: &Plan, ring: Option<&Ring>, snapshot: bool) -> Result<(Eva
 }
 
 /// What was proved, that of the box around included: its network and rules hold here, too.
-pub fn facts(plan: &Plan, ring: Option<&Ring>, snapshot: bool) -> FactSet {
-    let mut facts = facts::of(plan, snapshot);
+pub fn facts(plan: &Plan, ring: Option<&Ring>, seen: Seen) -> FactSet {
+    let mut facts = facts::of(plan, seen);
     let inherited = ["netns", "landlock_fs", "landlock_signal", "landlock_abstract"];
     let held = inherited.into_iter().filter(|fact| ring.is_some_and(|ring| ring.facts.has(fact)));
     held.for_each(|fact| facts.add(fact));

@@ -7,6 +7,7 @@
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
+use crate::alone;
 use crate::control::{self, Event, Order, Used};
 use crate::discard::Place;
 use crate::inside::Inside;
@@ -25,6 +26,8 @@ pub const KILL_BOX: i32 = 63;
 /// What P0 holds while the box lives.
 pub struct Supervisor {
     pub init: libc::pid_t,
+    /// Without a pid namespace P1 is asked to end the box: nobody else can do it with one signal.
+    pub alone: bool,
     pub control: OwnedFd,
     /// P1's and P2's refusal pipe; None once the command has started.
     pub errors: Option<OwnedFd>,
@@ -169,8 +172,20 @@ impl Supervisor {
             self.ended = Some(why);
         }
         self.deadline = None;
-        // SAFETY: P1 is our child and not reaped yet.
-        unsafe { libc::kill(self.init, libc::SIGKILL) };
+        self.end_init();
+    }
+
+    /// Without a pid namespace P1 sees the end of the socket, ends what it started, then itself.
+    pub fn end_init(&self) {
+        // SAFETY: P1 is our child and not reaped yet; the socket is ours.
+        unsafe {
+            if self.alone {
+                libc::syscall(libc::SYS_shutdown, self.control.as_raw_fd(), libc::SHUT_WR);
+                libc::kill(self.init, libc::SIGCONT);
+            } else {
+                libc::kill(self.init, libc::SIGKILL);
+            }
+        }
     }
 
     /// A refusal, or the end of the pipe: exec has closed the last writer.
@@ -231,6 +246,7 @@ impl Supervisor {
         match received.event {
             Event::Listening(used) => self.listening(used, received.fds),
             Event::Forked => self.command = received.pid,
+            Event::ForkedAs(pid) => self.command = pid,
             Event::Stopped(signal) => self.stopped(signal),
             Event::Continued => {}
             Event::Ended(status, alone) => {
@@ -241,6 +257,7 @@ impl Supervisor {
             Event::GuardLost(index) => self.guard_lost(index),
             Event::MemoryLimit => self.limit(LimitHit::Memory),
             Event::CpuLimit => self.limit(LimitHit::CpuTime),
+            Event::ProcessLimit => self.limit(LimitHit::Processes),
             Event::Snapshot => self.snapshot = true,
             Event::Lent => self.nests.lend(received.fds),
         }
@@ -366,6 +383,9 @@ impl Supervisor {
         let mut status = 0;
         // SAFETY: status lives through the call.
         let pid = unsafe { libc::waitpid(self.init, &mut status, libc::WNOHANG) };
+        if pid == self.init && self.alone {
+            alone::sweep();
+        }
         pid == self.init
     }
 }

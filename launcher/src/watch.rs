@@ -23,6 +23,15 @@ const TIMER_MS: i32 = 20;
 /// P0 keeps the wall clock. P1 stands in for a P0 that is stopped (Ctrl-Z), this much later.
 const GRACE: Duration = Duration::from_secs(1);
 
+/// Where the processes of the box are found.
+#[derive(Clone, Copy)]
+pub enum Tree {
+    /// All that the pid namespace has, but process 1.
+    Namespace,
+    /// What this process has started, and what that has.
+    Descendants,
+}
+
 pub struct Watch {
     pub command: libc::pid_t,
     pub control: RawFd,
@@ -36,6 +45,9 @@ pub struct Watch {
     pub absent: Vec<usize>,
     pub memory_bytes: Option<u64>,
     pub cpu_time_s: Option<u64>,
+    /// Only where no limit of the kernel counts the box alone.
+    pub processes: Option<u64>,
+    pub tree: Tree,
     /// A lost guard ends the box (strict); else the box stands still until it is back.
     pub end_on_loss: bool,
     pub deadline: Option<Instant>,
@@ -91,7 +103,8 @@ impl Watch {
         ];
         let left =
             self.deadline.map(|at| at.saturating_duration_since(Instant::now()).as_millis().min(1 << 30) as i32 + 1);
-        let sample = self.memory_bytes.or(self.cpu_time_s).map(|_| SAMPLE_MS);
+        let limits = [self.memory_bytes, self.cpu_time_s, self.processes];
+        let sample = limits.into_iter().flatten().next().map(|_| SAMPLE_MS);
         let look = (!self.absent.is_empty()).then_some(LOOK_MS);
         let timer = self.by_timer().then_some(TIMER_MS);
         let timeout = [left, sample, look, timer].into_iter().flatten().min().unwrap_or(-1);
@@ -225,11 +238,15 @@ impl Watch {
 
     /// The limits of the whole tree that no single call of the kernel holds.
     fn over_limit(&self) -> Option<Event> {
-        if self.memory_bytes.is_some_and(|limit| resident_bytes() > limit) {
+        if self.memory_bytes.is_some_and(|limit| resident_bytes(self.tree) > limit) {
             return Some(Event::MemoryLimit);
         }
+        if self.processes.is_some_and(|limit| processes(self.tree).len() as u64 > limit) {
+            return Some(Event::ProcessLimit);
+        }
         // One second more than RLIMIT_CPU, which tells a single process first.
-        self.cpu_time_s.is_some_and(|limit| cpu_time() >= Duration::from_secs(limit + 1)).then_some(Event::CpuLimit)
+        let used_up = |limit| cpu_time(self.tree) >= Duration::from_secs(limit + 1);
+        self.cpu_time_s.is_some_and(used_up).then_some(Event::CpuLimit)
     }
 }
 
@@ -240,21 +257,45 @@ fn childless() -> bool {
     pid < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD)
 }
 
-fn processes() -> impl Iterator<Item = u32> {
+fn processes(tree: Tree) -> Vec<u32> {
+    match tree {
+        Tree::Namespace => numbers().filter(|pid| *pid != 1).collect(),
+        Tree::Descendants => descendants(),
+    }
+}
+
+fn numbers() -> impl Iterator<Item = u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten();
-    entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse::<u32>().ok()).filter(|pid| *pid != 1)
+    entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse::<u32>().ok())
+}
+
+/// Every process below this one. Source: proc_pid_stat(5), field 4.
+pub fn descendants() -> Vec<u32> {
+    let parents: Vec<(u32, u32)> = numbers().filter_map(|pid| Some((pid, parent(pid)?))).collect();
+    let mut found = vec![std::process::id()];
+    let mut next = 0;
+    while let Some(above) = found.get(next).copied() {
+        found.extend(parents.iter().filter(|(_, parent)| *parent == above).map(|(pid, _)| *pid));
+        next += 1;
+    }
+    found.split_off(1)
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// Processor time of the living, what they have reaped, and what P1 has reaped.
 /// Source: proc_pid_stat(5), fields 14 to 17; getrusage(2), RUSAGE_CHILDREN.
-fn cpu_time() -> Duration {
+fn cpu_time(tree: Tree) -> Duration {
     // SAFETY: sysconf has no memory effect; rusage is plain data that lives through the call.
     let (per_second, reaped) = unsafe {
         let mut reaped: libc::rusage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_CHILDREN, &mut reaped);
         (libc::sysconf(libc::_SC_CLK_TCK).max(1) as u64, reaped)
     };
-    let ticks: u64 = processes().map(cpu_ticks).sum();
+    let ticks: u64 = processes(tree).into_iter().map(cpu_ticks).sum();
     let of = |t: libc::timeval| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1000);
     Duration::from_millis(ticks * 1000 / per_second) + of(reaped.ru_utime) + of(reaped.ru_stime)
 }
@@ -266,10 +307,10 @@ fn cpu_ticks(pid: u32) -> u64 {
 }
 
 /// Resident memory of every process of the namespace but P1. Source: proc_pid_statm(5).
-fn resident_bytes() -> u64 {
+fn resident_bytes(tree: Tree) -> u64 {
     // SAFETY: sysconf has no memory effect.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(0) as u64;
-    processes().map(|pid| resident_pages(pid) * page).sum()
+    processes(tree).into_iter().map(|pid| resident_pages(pid) * page).sum()
 }
 
 fn resident_pages(pid: u32) -> u64 {

@@ -71,6 +71,8 @@ CODES: dict[str, Code] = {
     "grant_unsupported": Code("this version cannot give the grant", "drop the grant"),
     "grant_voids_tier": Code("a grant hands over something outside the box and gives promises away",
                              "drop the grant, or accept the promises it waives"),
+    "socket_grant_impossible": Code("a socket was granted, and without namespaces no box can have one",
+                                    "drop the grant; stockade doctor says what keeps namespaces away"),
     "own_install": Code("a write root holds the installed package or the interpreter that runs it",
                         "install Stockade with uv tool or pipx, or name a smaller write root"),
     "own_state": Code("a grant reaches into the state home, which no box may read", "drop the grant"),

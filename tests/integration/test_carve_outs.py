@@ -27,6 +27,7 @@ from stockade.rules import firstparty
 from stockade.rules.tiers import Tier
 from support import dists
 from support.actors import Actor
+from support.alone import filtered
 from support.cli import stockade as command_line
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas/receipt.v1.json").read_text())
@@ -180,15 +181,25 @@ def test_an_untrusted_project_cannot_say_the_word(config: Path, tmp_path: Path) 
 
 @requirement("decision.carve_outs")
 def test_on_a_real_host_the_word_changes_nothing_where_a_box_is_made_or_a_filter_stands_around(actor: Actor) -> None:
-    """No fact is given here: the kernel makes a box, and a filter of somebody else keeps it from making one."""
+    """No fact is given here: the kernel makes a box, and a filter of somebody else keeps it from making that one.
+
+    An ordinary user still gets the one without namespaces, which guards nothing in a repository; root gets none.
+    """
+    plain = f"{actor.home}/work/plain-word"
+    actor.make_dir(plain)
     path = actor.put(f"{actor.home}/.config/stockade/config.toml", "allow_unconfined = true\n", 0o600)
     try:
         said = command_line(actor, "run", "--tier", "strict", "--receipt", "-", "--quiet", "true")
         assert said.status == 0 and "backend namespaces" in said.out, said
-        userns = "EPERM:0:0x10000000:0x10000000"
-        loader = [str(actor.stage.bin / "fault_loader"), f"clone:{userns}", f"unshare:{userns}", "--"]
-        filtered = command_line(actor, "run", "--tier", "strict", "touch", "ran", before=loader)
-        assert filtered.status == 125 and "foreign_sandbox" in filtered.err, filtered.err
+        code = "promise_not_kept" if actor.uid else "foreign_sandbox"
+        refused = command_line(actor, "run", "--tier", "strict", "touch", "ran", before=filtered(actor))
+        assert refused.status == 125 and f"stockade: refused: {code}: " in refused.err, refused.err
         assert not actor.host(f"{actor.workspace}/ran").exists()
+        alone = command_line(actor, "run", "--tier", "strict", "--receipt", "-", "--quiet", "true", cwd=plain, before=filtered(actor))
+        if actor.uid:
+            assert alone.status == 0 and "backend landlock" in alone.out, alone
+        else:
+            assert alone.status == 125 and "stockade: refused: foreign_sandbox: " in alone.err, alone.err
     finally:
+        actor.remove(plain)
         actor.remove(path)

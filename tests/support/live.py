@@ -24,11 +24,11 @@ KILL_BOX = 63
 class LiveBox:
     """The probe in serve mode inside a box."""
 
-    def __init__(self, actor: Actor, *, tier: str, cwd: str | None = None, env: dict[str, str] | None = None, **kwargs: Any) -> None:
+    def __init__(self, actor: Actor, *, tier: str, cwd: str | None = None, env: dict[str, str] | None = None, before: Sequence[str] = (), **kwargs: Any) -> None:
         """Start it; the report pipe gives the receipt."""
         self._report, writer = os.pipe()
         argv = [PYTHON, str(actor.stage.bin / "probe.py"), "serve"]
-        self.process = actor.live(argv, tier=tier, cwd=cwd, report_fd=writer, env=env, kwargs=kwargs,
+        self.process = actor.live(argv, tier=tier, cwd=cwd, report_fd=writer, env=env, before=before, kwargs=kwargs,
                                   stdin=-1, stdout=-1, stderr=-1)
         os.close(writer)
         self._records = b""

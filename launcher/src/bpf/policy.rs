@@ -204,7 +204,7 @@ struct RuleRow {
 }
 
 fn command_filters() -> Vec<String> {
-    vec!["default".into(), "default-root".into()]
+    ["default", "default-root", "landlock", "landlock-offline"].map(String::from).to_vec()
 }
 
 /// System call numbers of one architecture.

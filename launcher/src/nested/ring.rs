@@ -6,8 +6,9 @@
 
 use std::collections::BTreeSet;
 
+use crate::facts::Seen;
 use crate::paths::within;
-use crate::plan::{Limits, Net, Plan, PlanPromise, Row};
+use crate::plan::{Backend, Limits, Net, Plan, PlanPromise, Row};
 use crate::promises::{Evaluation, FactSet, State, Tier};
 use crate::report::Refusal;
 use crate::session;
@@ -33,7 +34,7 @@ pub struct Ring {
 
 impl Ring {
     /// What a box that was made by this plan, inside `outer` if there is one, keeps around others.
-    pub fn of(plan: &Plan, outer: Option<&Ring>, evaluation: &Evaluation, run_id: &str, snapshot: bool) -> Ring {
+    pub fn of(plan: &Plan, outer: Option<&Ring>, evaluation: &Evaluation, run_id: &str, seen: Seen) -> Ring {
         let tier = session::requested(plan).unwrap_or(Tier::Off);
         let wanted = |id: &str| plan.promises.iter().any(|p| p.id == id && p.tiers.iter().any(|t| t == tier.name()));
         let lost =
@@ -42,7 +43,7 @@ impl Ring {
             tier: evaluation.effective_tier,
             promises: plan.promises.clone(),
             lost: lost.map(|s| s.id.clone()).collect(),
-            facts: session::facts(plan, outer, snapshot),
+            facts: session::facts(plan, outer, seen),
             net: plan.net,
             limits: vec![plan.limits.clone()],
             filters: vec![plan.seccomp.filter.clone()],
@@ -172,6 +173,9 @@ fn join(base: &str, rest: &str) -> String {
 /// A plan from inside may not ask for what only a caller outside can give.
 pub fn check(plan: &Plan) -> Result<(), Refusal> {
     let invalid = |field: &str, why: &str| Err(Refusal::new("plan_invalid", field).detail(why));
+    if plan.backend != Backend::Namespaces {
+        return invalid("backend", "inside a box a box has namespaces of its own");
+    }
     if !matches!(plan.ids, crate::plan::Ids::Identity) {
         return invalid("ids", "inside a box ids are those of the box");
     }

@@ -152,6 +152,7 @@ pub enum LimitHit {
     Wall,
     Memory,
     CpuTime,
+    Processes,
 }
 
 /// A launch that did not happen. It never carries a tier.

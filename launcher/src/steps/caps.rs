@@ -77,3 +77,12 @@ pub fn join_keyring() -> Result<(), Refusal> {
             .map_err(|e| fail(&e))
     }
 }
+
+/// False where a filter around this process refuses the calls of keyrings: the command inherits it, so
+/// nothing that it could ask for reaches a keyring.
+pub fn join_keyring_if_reachable() -> Result<bool, Refusal> {
+    match join_keyring() {
+        Err(refusal) if matches!(refusal.errno, Some(libc::EPERM | libc::ENOSYS)) => Ok(false),
+        other => other.map(|()| true),
+    }
+}

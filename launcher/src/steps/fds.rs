@@ -67,3 +67,43 @@ fn mark_each(first: u32, last: u32) -> io::Result<()> {
     }
     Ok(())
 }
+
+/// Without a mount namespace an address that is a path is one of the host: of local sockets the command
+/// gets only such as cannot be aimed any more. Source: unix(7).
+pub fn check_sockets(kept: &[RawFd]) -> Result<(), Refusal> {
+    (0..=2).chain(kept.iter().copied()).try_for_each(|fd| match aimable(fd) {
+        true => Err(Refusal::new("fds_denied", format!("descriptor {fd}"))
+            .detail("got a local socket that can be connected to any path, expected a connected stream")),
+        false => Ok(()),
+    })
+}
+
+fn aimable(fd: RawFd) -> bool {
+    if option(fd, libc::SO_DOMAIN) != Some(libc::AF_UNIX) {
+        return false;
+    }
+    let stream = matches!(option(fd, libc::SO_TYPE), Some(libc::SOCK_STREAM | libc::SOCK_SEQPACKET));
+    !stream || !(option(fd, libc::SO_ACCEPTCONN) == Some(1) || connected(fd))
+}
+
+/// None for what is no socket.
+fn option(fd: RawFd, name: i32) -> Option<i32> {
+    let mut value = 0i32;
+    let mut size = std::mem::size_of::<i32>() as libc::socklen_t;
+    // SAFETY: value and size live through the call, which writes no more than that.
+    let ret = unsafe {
+        let (value, size) = (std::ptr::addr_of_mut!(value), std::ptr::addr_of_mut!(size));
+        libc::syscall(libc::SYS_getsockopt, fd, libc::SOL_SOCKET, name, value, size)
+    };
+    (ret == 0).then_some(value)
+}
+
+fn connected(fd: RawFd) -> bool {
+    // SAFETY: the address is plain data; address and size live through the call.
+    unsafe {
+        let mut address: libc::sockaddr_un = std::mem::zeroed();
+        let mut size = std::mem::size_of::<libc::sockaddr_un>() as libc::socklen_t;
+        let (address, size) = (std::ptr::addr_of_mut!(address), std::ptr::addr_of_mut!(size));
+        libc::syscall(libc::SYS_getpeername, fd, address, size) == 0
+    }
+}

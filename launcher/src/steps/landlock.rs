@@ -15,7 +15,7 @@ use landlock::{
 };
 
 use crate::nested::ring;
-use crate::plan::{Access, Landlock, Row};
+use crate::plan::{Access, Backend, Landlock, Row};
 use crate::report::Refusal;
 use crate::sys;
 
@@ -51,7 +51,7 @@ pub fn kernel_abi() -> i64 {
 }
 
 /// Restricts the calling thread. `kept` are inherited descriptors that stay usable by name.
-pub fn restrict(policy: &Rules, kept: &[i32], around: Option<&Around>) -> Result<(), Refusal> {
+pub fn restrict(policy: &Rules, kept: &[i32], around: Option<&Around>, backend: Backend) -> Result<(), Refusal> {
     let abi = abi(policy)?;
     let denied = |e: &(dyn Error + 'static)| refusal("ruleset", e);
     let mut ruleset = Ruleset::default()
@@ -65,7 +65,7 @@ pub fn restrict(policy: &Rules, kept: &[i32], around: Option<&Around>) -> Result
     }
     let mut created = ruleset.create().map_err(|e| denied(&e))?;
     for (path, rights) in &policy.rules {
-        created = add(created, path, *rights, abi, around)?;
+        created = add(created, path, *rights, abi, (around, backend))?;
     }
     created = add_descriptors(created, kept, abi)?;
     let status = created.restrict_self().map_err(|e| denied(&e))?;
@@ -117,16 +117,53 @@ fn rights(access: Access, abi: ABI) -> BitFlags<AccessFs> {
     }
 }
 
+/// P1's own domain of a box without namespaces: signals do not leave it. It handles one right and gives
+/// that everywhere: landlock(7) says of LANDLOCK_ACCESS_FS_REFER that a layer denies it by default, handled
+/// or not, and renames between directories would fail.
+pub fn scope_signals() -> Result<(), Refusal> {
+    let denied = |e: &(dyn Error + 'static)| refusal("domain", e);
+    let root = sys::open_path("/", 0, 0).map_err(|e| denied(&e))?;
+    let status = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::Refer)
+        .and_then(|ruleset| ruleset.scope(Scope::Signal))
+        .and_then(Ruleset::create)
+        .and_then(|created| created.add_rule(PathBeneath::new(root, AccessFs::Refer)))
+        .and_then(RulesetCreated::restrict_self)
+        .map_err(|e| denied(&e))?;
+    match status.ruleset {
+        RulesetStatus::FullyEnforced => Ok(()),
+        other => Err(Refusal::new("landlock_denied", "domain").detail(format!("got {other:?}"))),
+    }
+}
+
+/// Without a mount namespace the rules are the box: a name that became a link since the plan was made
+/// would give what it leads to. It gives nothing, and neither does what the caller cannot reach.
+fn gone(rights: u64, backend: Backend, error: &std::io::Error) -> bool {
+    match error.raw_os_error() {
+        Some(libc::ENOENT) => true,
+        Some(libc::ELOOP | libc::ENOTDIR | libc::EACCES) => {
+            // Only a write grant makes files.
+            backend == Backend::Landlock && rights & BitFlags::from(AccessFs::MakeReg).bits() == 0
+        }
+        _ => false,
+    }
+}
+
 fn add(
     created: RulesetCreated,
     path: &str,
     rights: u64,
     abi: ABI,
-    around: Option<&Around>,
+    (around, backend): (Option<&Around>, Backend),
 ) -> Result<RulesetCreated, Refusal> {
-    let fd = match sys::openat2(libc::AT_FDCWD, path, libc::O_PATH, sys::RESOLVE_NO_MAGICLINKS) {
+    let opened = match backend {
+        Backend::Namespaces => sys::openat2(libc::AT_FDCWD, path, libc::O_PATH, sys::RESOLVE_NO_MAGICLINKS),
+        Backend::Landlock => sys::open_unlinked(path),
+    };
+    let fd = match opened {
         // An optional grant that the host does not have: nothing to allow.
-        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(created),
+        Err(e) if gone(rights, backend, &e) => return Ok(created),
         other => other.map_err(|e| Refusal::new("landlock_denied", path).io(&e))?,
     };
     let rights = around.map_or(Some(rights), |around| at_its_place(around, &fd, rights));
@@ -189,7 +226,7 @@ fn add_descriptors(mut created: RulesetCreated, kept: &[i32], abi: ABI) -> Resul
 
 /// An O_PATH twin; None for objects without a place in a file system (memfd, pipe).
 fn reopen(fd: i32) -> Option<OwnedFd> {
-    let twin = sys::openat2(libc::AT_FDCWD, &format!("/proc/self/fd/{fd}"), libc::O_PATH, 0).ok()?;
+    let twin = sys::open_path(&format!("/proc/self/fd/{fd}"), 0, 0).ok()?;
     let _ = twin.as_fd();
     Some(twin)
 }

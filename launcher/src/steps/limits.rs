@@ -3,7 +3,7 @@
 //! Owns setrlimit(2) for the command and what the receipt says about each limit:
 //! its mechanism and whether it is exact. A limit that cannot be set refuses.
 
-use crate::plan::Limits;
+use crate::plan::{Backend, Limits};
 use crate::report::{LimitApplied, Refusal};
 use crate::sys;
 
@@ -11,10 +11,12 @@ use crate::sys;
 /// (core(5), "Piping core dumps to a program"; fs/coredump.c tests for 1).
 const CORE_BYTES: u64 = 1;
 
-pub fn apply(limits: &Limits) -> Result<(), Refusal> {
+pub fn apply(limits: &Limits, backend: Backend) -> Result<(), Refusal> {
     set("core", libc::RLIMIT_CORE, Some(CORE_BYTES))?;
     // P1 runs in the same user namespace and counts against the same limit.
-    set("processes", libc::RLIMIT_NPROC, limits.processes.map(|n| n.saturating_add(1)))?;
+    // Without one it would count everything that the user runs; there P1 counts.
+    let processes = limits.processes.filter(|_| backend == Backend::Namespaces);
+    set("processes", libc::RLIMIT_NPROC, processes.map(|n| n.saturating_add(1)))?;
     set("files", libc::RLIMIT_NOFILE, limits.files)?;
     set("cpu_time", libc::RLIMIT_CPU, limits.cpu_time_s)?;
     set("memory", libc::RLIMIT_DATA, limits.memory_bytes)?;
@@ -61,14 +63,20 @@ fn set(name: &str, resource: libc::__rlimit_resource_t, value: Option<u64>) -> R
 }
 
 /// What is in force, for the receipt.
-pub fn notes(limits: &Limits) -> Vec<LimitApplied> {
+pub fn notes(limits: &Limits, backend: Backend) -> Vec<LimitApplied> {
     let mut notes = vec![LimitApplied { name: "core_bytes", value: CORE_BYTES, mechanism: "RLIMIT_CORE", exact: true }];
     let mut add = |name, value: Option<u64>, mechanism, exact| {
         notes.extend(value.map(|value| LimitApplied { name, value, mechanism, exact }));
     };
     // The caller's own hard limit, where it is lower, is what is in force.
     let below = |resource, value: Option<u64>| value.map(|value| value.min(hard_limit(resource)));
-    add("processes", below(libc::RLIMIT_NPROC, limits.processes), "RLIMIT_NPROC in the box's user namespace", true);
+    match backend {
+        Backend::Namespaces => {
+            let processes = below(libc::RLIMIT_NPROC, limits.processes);
+            add("processes", processes, "RLIMIT_NPROC in the box's user namespace", true);
+        }
+        Backend::Landlock => add("processes", limits.processes, "sampling of the tree every 100 ms", false),
+    }
     add("files", below(libc::RLIMIT_NOFILE, limits.files), "RLIMIT_NOFILE per process", true);
     add(
         "cpu_time_s",

@@ -13,8 +13,8 @@ mod compiled {
     include!(concat!(env!("OUT_DIR"), "/seccomp_filters.rs"));
 }
 
-/// Names of the filters: `default`, `default-root` for a box, `init` for its process 1, and
-/// `trace`, which comes on top of one of the first two.
+/// Names of the filters: `default`, `default-root` for a box, `landlock`, `landlock-offline` for one without
+/// namespaces, `init` for its process 1, and `trace`, which comes on top of one of the first two.
 pub const FILTERS: &[&str] = compiled::NAMES;
 
 /// Number and name of each call that the filter `trace` stops.
@@ -114,6 +114,34 @@ mod tests {
         }
         let calls = [(libc::SYS_getpid, [0; 4]), (libc::SYS_socket, [1, 1, 0, 0]), (UNKNOWN, [0; 4])];
         assert_eq!(errnos("init", &calls), [0, libc::EPERM, libc::EPERM]);
+    }
+
+    #[test]
+    fn without_namespaces_the_kernel_refuses_what_they_keep_apart() {
+        const PTR: u64 = 0x1000;
+        let (perm, family) = (libc::EPERM, libc::EAFNOSUPPORT);
+        for (filter, internet) in [("landlock", 0), ("landlock-offline", family)] {
+            let calls = [
+                (libc::SYS_socket, [libc::AF_UNIX as u64, 1, 0, 0]),
+                (libc::SYS_socket, [libc::AF_UNIX as u64 | 1 << 32, 2, 0, 0]),
+                (libc::SYS_socket, [libc::AF_INET as u64, 1, 0, 0]),
+                (libc::SYS_socketpair, [libc::AF_UNIX as u64, 2 | libc::SOCK_CLOEXEC as u64, 0, PTR]),
+                (libc::SYS_shmget, [1, 4096, 0o600, 0]),
+                (libc::SYS_semget, [1, 1, 0o600, 0]),
+                (libc::SYS_msgget, [1, 0o600, 0, 0]),
+                (libc::SYS_mq_open, [PTR, 0, 0, 0]),
+                (libc::SYS_prlimit64, [1, 0, PTR, 0]),
+                (libc::SYS_setns, [0; 4]),
+                // A pair that stays connected gets as far as the address for its descriptors.
+                (libc::SYS_socketpair, [libc::AF_UNIX as u64, 1, 0, 0]),
+                (libc::SYS_socketpair, [libc::AF_UNIX as u64, 5, 0, 0]),
+                (libc::SYS_prlimit64, [0, 7, 0, 0]),
+            ];
+            let fault = libc::EFAULT;
+            let expected =
+                [family, family, internet, perm, perm, perm, perm, perm, perm, perm, fault, fault, 0].to_vec();
+            assert_eq!(errnos(filter, &calls), expected, "{filter}");
+        }
     }
 
     #[test]

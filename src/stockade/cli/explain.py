@@ -133,7 +133,14 @@ def toolchains(found: Explained) -> Iterator[tuple[str, str, str]]:
         return
     system = [entry.path for entry in load_list("system") if entry.path]
     known = [*system, "/etc", *(value for _, value, _ in grants(found.resolved))]
-    for row in found.compiled.plan["mounts"]:
+    plan = found.compiled.plan
+    if plan["backend"] == "landlock":
+        rules = (rule["path"] for rule in plan["landlock"]["rules"] if rule["access"] == "read")
+        for path in rules:
+            if path.startswith("/") and not any(is_below(path, item) for item in known):
+                yield "toolchain", path, "on PATH, or where a known toolchain lies: read-only"
+        return
+    for row in plan["mounts"]:
         path = row["target"]
         if row["kind"] in ("bind", "overlay") and row.get("source") == path and path.startswith("/") \
                 and not any(is_below(path, item) for item in known):
@@ -169,7 +176,8 @@ def promises(found: Explained) -> Iterator[tuple[str, str, str, str]]:
         reason = row.get("reason") or ""
         if promise.id in around:
             state, reason = "kept", "by the box around"
-        if promise.id in decision.missing:
+        lost = decision.backend == "landlock" and promise.needs_namespaces
+        if promise.id in decision.missing or lost:
             state, reason = "not_kept", "the box around does not" if inside else "this host cannot"
         yield promise.id, state, reason, promise.statement
 
@@ -209,8 +217,10 @@ def _print(found: Explained) -> None:
     table([("dropped", name, rule) for name, rule in dropped], indent="  ")
     if found.compiled:
         say(paint("plan (step 8)", "bold"))
-        say(f"  {found.compiled.digest}  {len(found.compiled.plan['mounts'])} mounts, "
-            f"{len(found.compiled.plan['guards'])} guards")
+        plan = found.compiled.plan
+        parts = f"{len(plan['landlock']['rules'])} Landlock rules" if plan["backend"] == "landlock" else \
+            f"{len(plan['mounts'])} mounts, {len(plan['guards'])} guards"
+        say(f"  {found.compiled.digest}  {parts}")
     for note in notes(found):
         say(f"note: {clean(note)}")
     for line in _LEGEND:

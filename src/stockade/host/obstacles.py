@@ -52,8 +52,10 @@ class Obstacle:
         return "; ".join(command.removeprefix("# ") for command in self.commands)
 
 
-def before_trying(host: HostFacts) -> Obstacle | None:
+def before_trying(host: HostFacts, backend: str = "namespaces") -> Obstacle | None:
     """Return what is known without a try, or None."""
+    if backend == "landlock":
+        return _without_namespaces(host)
     if host.kernel < (5, 12):
         return Obstacle(name="kernel_too_old", reason=f"kernel {host.release} has no mount_setattr",
                         commands=("# use Linux 5.12 or later",))
@@ -62,6 +64,17 @@ def before_trying(host: HostFacts) -> Obstacle | None:
                         reason="root without CAP_SYS_ADMIN cannot give up being root",
                         commands=("setpriv --reuid 1000 --regid 1000 --clear-groups stockade doctor",
                                   "# or give the container the capability: --cap-add SYS_ADMIN"))
+    return None
+
+
+def _without_namespaces(host: HostFacts) -> Obstacle | None:
+    if host.uid == 0:
+        return Obstacle(name="landlock_for_users", reason="a root caller has no box without namespaces",
+                        commands=("# start it as an ordinary user",))
+    if host.landlock_abi < 6:
+        return Obstacle(name="landlock_too_old", reason=f"Landlock alone needs ABI 6 (Linux 6.12): got ABI "
+                        f"{host.landlock_abi}", commands=("# use Linux 6.12 or later with Landlock, or let this "
+                                                          "process use user namespaces",))
     return None
 
 

@@ -38,6 +38,7 @@ TIMEOUT_MS = 20_000
 # One path of this caller stood in the way: no fact about the host, and gone when the path is.
 OF_A_PATH = frozenset({"source_missing", "source_type", "source_symlink", "source_denied", "mount_point_missing",
                        "path_invalid"})
+NAMESPACES, LANDLOCK = "namespaces", "landlock"
 BROKEN = frozenset({"usage", "plan_invalid", "plan_unsealed", "bind_invalid", "launcher_missing", "receipt_invalid"})
 
 _memory: dict[str, HostFacts] = {}
@@ -88,13 +89,24 @@ def _find(state: StateHome, launcher: str, place: Standing, *, fresh: bool) -> H
     base = facts.gather(0, launcher, place)
     kept = None if fresh or not place.certain else answers.find(state, base.key())
     if kept is not None:
-        return replace(base, landlock_abi=kept[0], backends=kept[1])
+        return _told(base, *kept)
     base = replace(base, landlock_abi=_landlock_abi())
     # (5) Ask the host what it can keep, through the real launcher.
-    found = replace(base, backends=(probe(base, state),))
+    first = probe(base, state)
+    # Only where namespaces fail, or somebody wants to know everything: a strong host pays for one probe.
+    # A shortage passes; until then the weaker backend is no answer.
+    second = not first.transient and (bool(first.code) or fresh)
+    backends = (first, probe(base, state, LANDLOCK)) if second else (first,)
+    found = _told(base, base.landlock_abi, backends)
     if _lasting(found):
         answers.keep(state, found.key(), found.landlock_abi, found.backends)
     return found
+
+
+def _told(base: HostFacts, abi: int, backends: tuple[BackendVerdict, ...]) -> HostFacts:
+    """Add the answers: what Landlock keeps alone, it keeps as a further layer in another sandbox, too."""
+    alone = next((verdict for verdict in backends if verdict.name == LANDLOCK), None)
+    return replace(base, landlock_abi=abi, backends=backends, layer=alone)
 
 
 def _landlock_abi() -> int:
@@ -106,27 +118,31 @@ def _landlock_abi() -> int:
         raise LaunchFailed("receipt_invalid", "launcher --version: got no JSON, expected its facts") from None
 
 
-def probe(host: HostFacts, state: StateHome) -> BackendVerdict:
-    """Run a no-op at each probe's tier and return what the namespaces backend keeps here."""
+def probe(host: HostFacts, state: StateHome, backend: str = NAMESPACES) -> BackendVerdict:
+    """Run a no-op at each probe's tier and return what the backend keeps here."""
     from stockade.host import obstacles  # a kept answer needs none of them
 
-    known = obstacles.before_trying(host)
+    known = obstacles.before_trying(host, backend)
     if known is not None:
-        return _broken(obstacles.Cause(code="userns_denied" if host.uid == 0 else "no_backend"), known)
+        code = "userns_denied" if host.uid == 0 and backend == NAMESPACES else "no_backend"
+        return _broken(obstacles.Cause(code=code), known, backend)
     kept: dict[str, set[str]] = {}
     in_the_way: list[Error] = []
     for tier, net in PROBES:
         try:
-            kept[net] = _kept(host, state, tier, net) | _higher_than(tier)
+            kept[net] = _kept(host, state, tier, net, backend) | _higher_than(tier)
         except (LaunchFailed, Refused) as err:
             if err.code in BROKEN:
                 raise  # package and launcher do not fit: that says nothing about the host
             if err.code not in OF_A_PATH:
-                return _from_refusal(err, host)
+                return _from_refusal(err, host, backend)
             in_the_way.append(err)
     if len(in_the_way) == len(PROBES):
         # Nothing was tried at all; what stands in the way is the answer, not "no backend".
         raise in_the_way[0]
+    if backend == LANDLOCK:
+        both = set.intersection(*kept.values())
+        return BackendVerdict(name=LANDLOCK, keeps=frozenset(both), settled=not in_the_way)
     return _verdict(host, kept, settled=not in_the_way)
 
 
@@ -155,7 +171,7 @@ def _higher_than(tier: str) -> set[str]:
     return set(PROMISE_IDS) - made
 
 
-def _kept(host: HostFacts, state: StateHome, tier: str, net: str) -> set[str]:
+def _kept(host: HostFacts, state: StateHome, tier: str, net: str, backend: str) -> set[str]:
     """Start the launcher's own --version in a box and return the promises it kept.
 
     Policy and configuration stay out of it: what their owners deny says nothing about the host.
@@ -167,7 +183,8 @@ def _kept(host: HostFacts, state: StateHome, tier: str, net: str) -> set[str]:
 
     # What is lost is read from the receipt: a promise that nobody accepts would refuse the whole box.
     request = noop(tier, net, accept=PROMISE_IDS)
-    compiled = compile_plan(resolve(request, bare_settings(request, state)), host, _asked(Tier[tier]))
+    compiled = compile_plan(resolve(request, bare_settings(request, state)), host, _asked(Tier[tier], backend),
+                            stored=backend == LANDLOCK)
     launch = _exec.Launch(argv=compiled.argv, plan=compiled.canonical, cwd=compiled.cwd,
                           binds=tuple(sorted(compiled.binds.items())), timeout_ms=TIMEOUT_MS)
     status, receipt = ended(launch, TIMEOUT_MS / 1000)
@@ -200,19 +217,19 @@ def ended(launch: _exec.Launch, limit_s: float) -> tuple[int, Any]:
             raise Refused("start_timed_out", "no-op: got no end, expected one in time", transient=True) from None
 
 
-def _asked(tier: Tier) -> Decision:
+def _asked(tier: Tier, backend: str) -> Decision:
     """The decision that a probe stands for: wrap, to see whether it can be done."""
     return Decision(kind="wrap", row="D2", tier=tier, requested_tier=str(tier), active_tier=None,
-                    tier_known=False, effective_tier=str(tier), env_tier=tier, backend="namespaces")
+                    tier_known=False, effective_tier=str(tier), env_tier=tier, backend=backend)
 
 
-def _broken(cause: Cause, obstacle: Obstacle) -> BackendVerdict:
-    return BackendVerdict(name="namespaces", namespaces=True, code=cause.code, reason=obstacle.reason,
+def _broken(cause: Cause, obstacle: Obstacle, backend: str) -> BackendVerdict:
+    return BackendVerdict(name=backend, namespaces=backend == NAMESPACES, code=cause.code, reason=obstacle.reason,
                           remedy=obstacle.remedy, obstacle=obstacle.name, step=cause.step, object=cause.object,
                           errno=cause.errno, commands=obstacle.commands, sysctl=obstacle.sysctl)
 
 
-def _from_refusal(err: Error, host: HostFacts) -> BackendVerdict:
+def _from_refusal(err: Error, host: HostFacts, backend: str) -> BackendVerdict:
     """Give a refusal of the kernel the reason and remedy of this host."""
     from stockade.host import obstacles
     from stockade.process import _exec
@@ -224,7 +241,7 @@ def _from_refusal(err: Error, host: HostFacts) -> BackendVerdict:
     obstacle = obstacles.explain(cause, host, _exec.launcher_path())
     # A limit that is reached passes; one that a sandbox around us has set does not.
     if isinstance(err, Refused) and err.transient and obstacle.name == "unexplained":
-        return BackendVerdict(name="namespaces", namespaces=True, code="transient", reason=err.message,
+        return BackendVerdict(name=backend, namespaces=backend == NAMESPACES, code="transient", reason=err.message,
                               remedy=err.hint or "try again", transient=True, step=cause.step, object=cause.object,
                               errno=cause.errno)
-    return _broken(cause, obstacle)
+    return _broken(cause, obstacle, backend)

@@ -121,6 +121,8 @@ class Access:
 
     def _connect(self, found: Found) -> None:
         node = self._there(found)
+        if self.view.alone and stat.S_ISSOCK(node.mode):
+            raise Stop(errno.EAFNOSUPPORT, node.path, "socket")  # the filter knows no local socket
         if not stat.S_ISSOCK(node.mode):
             raise Stop(errno.ECONNREFUSED, node.path, "socket" if node.path in self.view.covered_files else "type")
         self._may(node, os.W_OK)

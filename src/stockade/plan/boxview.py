@@ -43,8 +43,11 @@ class BoxView:
         self.ids: Mapping[str, Any] = plan["ids"]
         self.cwd = self._fill(plan["cwd"])
         self.rows: dict[str, Row] = {}
-        self.sealed = {self._fill(row["target"]) for row in plan["mounts"] if row["kind"] == "seal"}
-        for row in plan["mounts"]:
+        # Without namespaces the box sees the host as it is, and the rules say what of it may be opened.
+        self.alone = plan.get("backend") == "landlock"
+        table = [rows.bind("/", attrs=())] if self.alone else plan["mounts"]
+        self.sealed = {self._fill(row["target"]) for row in table if row["kind"] == "seal"}
+        for row in table:
             if row["kind"] != "seal":
                 self._take(self._filled(row))
         self.guards = {self._fill(guard["path"]): bool(guard["read_only"]) for guard in plan["guards"]}

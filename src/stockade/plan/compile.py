@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 
 from stockade.frozen import dataclass, field
 from stockade.plan import (
+    alone,
     appearing,
     canonical,
     copyback,
@@ -89,6 +90,8 @@ def compile_plan(resolved: Resolved, host: HostFacts, decision: Decision,
     Raises: Refused (``own_install``, ``grant_voids_tier``, ``hard_link``, ``source_missing`` ...).
     """
     # (8) Compile the plan: everything below is a function of the request and of this host.
+    without = decision.backend == alone.NAME
+    resolved, dropped = alone.sockets(resolved) if without else (resolved, ())
     wide = narrow.wide(resolved)
     roots = inputs.write_paths(wide, ())
     repositories = inputs.repositories_of(roots)
@@ -101,12 +104,23 @@ def compile_plan(resolved: Resolved, host: HostFacts, decision: Decision,
     command = _command(want)
     tools = strict.toolchains(want, command) if want.strict else []
     want = narrow.apply(want, resolved, found, hidden)
-    promises = promise_rows(want, opened, found.lost)
-    table = _table(want, hidden, found, (command, tools), resolved)
+    if without:
+        want = alone.adapt(want, resolved, stored=stored)
+        alone.lose(want, found, hidden)
+    promises = promise_rows(want, opened, found.lost, alone.verdict_words(host))
     later = appearing.plan_rows(want) if stored else []
-    mounts = _within_memory(table.finish(), want)
-    plan = {**_plan(want, mounts, found, command, keep_env, resolved), "promises": promises, "appearing": later,
-            "discards": _discards(mounts, want), "copyback": copyback.plan_rows(want, resolved, mounts)}
+    if without:
+        later = [] if "fs.persistence" in found.lost else later
+        points: tuple[tuple[str, str], ...] | None = None if stored else ()
+        plan = {**_plan(want, [], guards.Guards(found.repositories.values()), command, keep_env, resolved),
+                "promises": promises, "appearing": later, "executable": _canonical(command),
+                **alone.plan_parts(want, found, hidden, tools, command.needs, stored=stored)}
+    else:
+        table = _table(want, hidden, found, (command, tools), resolved)
+        mounts = _within_memory(table.finish(), want)
+        points = tuple(table.disk_points) if want.tmp_disk else None
+        plan = {**_plan(want, mounts, found, command, keep_env, resolved), "promises": promises, "appearing": later,
+                "discards": _discards(mounts, want), "copyback": copyback.plan_rows(want, resolved, mounts)}
     # What the launch record says of the decision; the launcher knows no other row.
     known = {"active_tier": decision.active_tier} if decision.tier_known and decision.active_tier else {}
     plan["record"] |= {"decision": decision.kind, "row": decision.row, **known}
@@ -117,9 +131,9 @@ def compile_plan(resolved: Resolved, host: HostFacts, decision: Decision,
     return Compiled(
         plan=plan, canonical=data, digest=canonical.digest(data), binds=_binds(want), cwd=want.cwd,
         argv=command_line(resolved, resolved.request.argv), set_env=resolved.set_env,
-        notes=(*resolved.notes, *_notes(resolved), *want.notes, *found.notes,
+        notes=(*resolved.notes, *dropped, *_notes(resolved), *want.notes, *found.notes,
                *_doubted(want, command)),
-        tmp_points=tuple(table.disk_points) if want.tmp_disk else None, witness=want.witness,
+        tmp_points=points, witness=want.witness,
     )
 
 
@@ -208,14 +222,18 @@ def _ids(want: Want) -> dict[str, Any]:
 
 def _executable(want: Want, table: list[rows.Row], command: discover.Command) -> str | None:
     """The file that argv[0] must be in the box; None when the host has none of that name."""
+    path = _canonical(command)
+    if path is None or not want.strict:
+        return path
+    # A command that no row shows cannot start: "not found" says so better than "changed".
+    shown = any(row["kind"] in ("bind", "overlay", "cache") and is_below(path, row["target"]) for row in table)
+    return path if shown else None
+
+
+def _canonical(command: discover.Command) -> str | None:
     if command.canonical is None or not os.access(command.canonical, os.X_OK):
         return None  # exec itself says why, with its own errno
-    if not want.strict:
-        return command.canonical
-    # A command that no row shows cannot start: "not found" says so better than "changed".
-    shown = any(row["kind"] in ("bind", "overlay", "cache") and is_below(command.canonical, row["target"])
-                for row in table)
-    return command.canonical if shown else None
+    return command.canonical
 
 
 def _discards(table: list[rows.Row], want: Want) -> list[str]:

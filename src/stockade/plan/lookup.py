@@ -48,6 +48,8 @@ class View:
 
     def __init__(self, plan: Mapping[str, Any], binds: Mapping[str, str]) -> None:
         self._binds = dict(binds)
+        self._rules = None if plan["backend"] != "landlock" else [
+            (self._fill(rule["path"]), rule["access"]) for rule in plan["landlock"]["rules"]]
         self._rows = [self._filled(row) for row in plan["mounts"] if row["kind"] != "seal"]
         self._guards = {self._fill(guard["path"]) for guard in plan["guards"] if guard["read_only"]}
         self._sealed = {row["target"] for row in plan["mounts"] if row["kind"] == "seal"}
@@ -62,8 +64,18 @@ class View:
         names = ("source", "target", "upper", "work")
         return {**row, **{name: self._fill(row[name]) for name in names if isinstance(row.get(name), str)}}
 
+    @staticmethod
+    def _by_rules(path: str, rules: list[tuple[str, str]]) -> Seen:
+        """Without namespaces every name is the host's; what no rule gives is there and cannot be opened."""
+        given = {access for place, access in rules if is_below(path, place)}
+        if not given:
+            return Seen(path=path, state=ABSENT)
+        return Seen(path=path, state=SAME, writable=bool(given & {"write", "device"}))
+
     def look(self, path: str) -> Seen:
         """Return what an absolute path is in the box; links that the box itself has are followed."""
+        if self._rules is not None:
+            return self._by_rules(path, self._rules)
         for _ in range(MAX_LINKS):
             row = self._row(path)
             if row is None:

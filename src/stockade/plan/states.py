@@ -49,10 +49,11 @@ def waived(want: Want, opened: str | None) -> dict[str, str]:
 
 
 def promise_rows(want: Want, opened: str | None = None,
-                 lost: Mapping[str, tuple[str, str]] | None = None) -> list[dict[str, Any]]:
+                 lost: Mapping[str, tuple[str, str]] | None = None, because: str = "") -> list[dict[str, Any]]:
     """Return the plan's promises.
 
-    Args: lost: promise -> why the compiler found that it cannot be kept here: reason and sentence.
+    Args: lost: promise -> why the compiler found that it cannot be kept here: reason and sentence;
+    because: what is behind that on this host, for a refusal.
     Raises: Refused(grant_voids_tier, promise_not_kept).
     """
     if "userns" in want.allow:
@@ -62,7 +63,7 @@ def promise_rows(want: Want, opened: str | None = None,
     given_away = waived(want, opened)
     _check(want, given_away)
     lost = lost or {}
-    _check_lost(want, lost)
+    _check_lost(want, lost, because)
     reasons = {promise: reason for promise, (reason, _) in lost.items()}
     return [_row(promise, want, given_away.get(promise.id), reasons.get(promise.id)) for promise in PROMISES]
 
@@ -106,13 +107,13 @@ def _check(want: Want, given_away: dict[str, str]) -> None:
     )
 
 
-def _check_lost(want: Want, lost: Mapping[str, tuple[str, str]]) -> None:
+def _check_lost(want: Want, lost: Mapping[str, tuple[str, str]], because: str) -> None:
     needed = [promise.id for promise in required(want.tier) if promise.id in lost]
     missing = [promise for promise in needed if promise not in want.accept]
     if not missing or _accepted_by_tier(want, needed):
         return
-    raise Refused("promise_not_kept", f"{lost[missing[0]][1]}; tier {want.tier} requires {', '.join(missing)}",
-                  reasons=tuple(lost[promise][1] for promise in missing), missing=tuple(missing),
+    raise Refused("promise_not_kept", f"{lost[missing[0]][1]}; tier {want.tier} requires {', '.join(missing)}"
+                  f"{because}", reasons=tuple(lost[promise][1] for promise in missing), missing=tuple(missing),
                   remedy=f"change that, make a smaller directory the write root, or accept {' and '.join(missing)}")
 
 

@@ -61,8 +61,8 @@ def _system(table: Table, want: Want) -> list[str]:
             continue
         if entry.scope == "user" and want.ids.shifted:
             continue
-        paths = _matches(entry.path)
-        for path in paths if paths and _has_reader(entry, want) else ():
+        paths = matches(entry.path)
+        for path in paths if paths and has_reader(entry, want) else ():
             table.add(*_system_rows(path, entry, want))
             shown.append(path)
     return shown
@@ -73,13 +73,14 @@ def _drop(table: Table, gone: list[str]) -> None:
     table.rows[:] = [row for row in table.rows if row["target"] == "/" or not below_any(row["target"], gone)]
 
 
-def _matches(path: str) -> list[str]:
+def matches(path: str) -> list[str]:
+    """Return what exists of a listed path or pattern."""
     if is_pattern(path):
         return expanded(path, hidden=False)
     return [path] if os.path.lexists(path) else []
 
 
-def _has_reader(entry: Entry, want: Want) -> bool:
+def has_reader(entry: Entry, want: Want) -> bool:
     """Configuration of a program that is not installed would only cost a mount."""
     if not entry.bin:
         return True
@@ -249,7 +250,7 @@ def _toolchain(entry: Entry, want: Want, ground: discover.Ground, led: tuple[str
     for home in want.homes:
         for place in locations(entry, home, want.env):
             usual = home == want.home or not is_below(place, home)
-            for path in _matches(place):
+            for path in matches(place):
                 real = os.path.realpath(path)
                 mine = usual and (below_any(real, homes) or below_any(path, homes))
                 if ground.may_show(real) and (mine or below_any_of(led, real)) and not leads_out(path, want.write):

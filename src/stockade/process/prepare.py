@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from stockade.rules.settings import Settings
 
 MAX_REMEMBERED = 128
-CARRIED_OUT = frozenset({"D1", "D2", "D3", "D4", "D7", "D8", "D11"})  # rows of the decision table
+CARRIED_OUT = frozenset({"D1", "D2", "D3", "D4", "D7", "D8", "D9", "D11"})  # rows of the decision table
 CACHE_LOOK_S = 3600  # a start with caches asks one stat() whether a look at their size is due
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A request with its decision; ``compiled`` when it was decided ``wrap``."""
+    """A request with its decision; ``compiled`` when it was decided ``wrap`` or ``tighten``."""
 
     request: Request
     resolved: Resolved
@@ -150,7 +150,7 @@ def _compiled(request: Request, settings: Settings, *, stored: bool = False, mak
     if decision.row not in CARRIED_OUT:
         raise Refused("decision_unsupported", f"{decision.kind} by {decision.backend}: got row {decision.row}, "
                       "which this version cannot carry out", reasons=decision.reasons, missing=decision.missing)
-    if decision.kind == "tighten":
+    if decision.row == "D8":
         resolved = _inside(resolved, stored=stored)
         return Prepared(request=request, resolved=resolved, decision=decision,
                         compiled=compile_plan(resolved, host, decision, make=False))
@@ -160,7 +160,7 @@ def _compiled(request: Request, settings: Settings, *, stored: bool = False, mak
 
         record.collect(resolved.state_home.audit, resolved.policy.retention_s)
     compiled = None
-    if decision.kind == "wrap":
+    if decision.kind in ("wrap", "tighten"):
         from stockade.process import reach
 
         reach.check_roots(write_paths(resolved, ()))
@@ -268,10 +268,13 @@ def launch_of(prepared: Prepared, options: Mapping[str, Any], tmp: str | None = 
     binds = dict(compiled.binds)
     if tmp is not None:
         binds["tmp"] = tmp
-    nested = prepared.decision.kind == "tighten"
+    nested = prepared.decision.row == "D8"
+    given = compiled.set_env
+    if tmp is not None and compiled.plan["backend"] == "landlock" and "TMPDIR" not in dict(given):
+        given = (*given, ("TMPDIR", tmp))  # no mount puts it anywhere else
     return _exec.Launch(
         nested=nested, argv=compiled.argv, plan=compiled.canonical, binds=tuple(sorted(binds.items())),
-        cwd=options.get("_start_in") or compiled.cwd, set_env=compiled.set_env, pass_fds=prepared.request.pass_fds,
+        cwd=options.get("_start_in") or compiled.cwd, set_env=given, pass_fds=prepared.request.pass_fds,
         timeout_ms=None if timeout is None else max(1, int(float(timeout) * 1000)),
         # Inside, the supervisor around writes the records.
         spool=None if nested else f"{prepared.resolved.state_home.audit}/spool.jsonl",

@@ -34,9 +34,10 @@ class Case:
         self.floor = "policy sets a floor" if request.policy.min_tier > Tier.off else \
             "policy denies unconfined runs" if request.policy.deny_unconfined else ""
         # A usable backend comes before a broken one; among broken ones a transient fault is the better
-        # news, because its remedy is to try again. The first named wins a tie (strongest first).
-        self.best = min(host.backends, default=None, key=lambda b: (
-            bool(b.code), not b.transient if b.code else False, len(self.uncovered(b)), len(self.lost(b))))
+        # news, because its remedy is to try again, and then the strongest: what it lacks is the obstacle.
+        # The first named wins a tie (strongest first).
+        self.best = min(host.backends, default=None, key=lambda b: (True, not b.transient, 0, 0) if b.code else
+                        (False, False, len(self.uncovered(b)), len(self.lost(b))))
 
     def lost(self, backend: BackendVerdict) -> tuple[str, ...]:
         """Return the promises of the tier that a backend does not keep for this request."""

@@ -26,6 +26,8 @@ FACTS = frozenset({
     "caps_empty", "bounding_empty", "landlock_fs", "landlock_signal", "landlock_abstract",
     "rlimits", "seccomp", "persistence_watch", "supervised", "terminal_filter",
     "sockets_covered", "ids_shifted",
+    # Without namespaces: a Landlock domain of the box's own, and what its filter refuses.
+    "domain", "ipc_refused", "unix_refused", "net_refused", "keyring_refused",
 })
 
 _ALL = frozenset(ALL_TIERS)
@@ -69,6 +71,10 @@ def _with_home(*facts: str) -> Alternatives:
     return ((*facts, "overlay_home"), (*facts, "snapshot_home"), facts)
 
 
+# Rules that are the whole view, from which nothing has to be taken away.
+_RULES = ("domain", "landlock_fs", "fds_closed")
+
+
 def _with_second(second: str, *facts: str) -> Alternatives:
     return ((*facts, second), facts)
 
@@ -93,12 +99,12 @@ PROMISES: tuple[Promise, ...] = (
         statement="keys, sockets and app secrets of the state home cannot be read; the state home, "
                   "configuration, installed package, launcher and the caller's import path cannot be "
                   "changed, by any path or by rename of a parent",
-        tiers=_ALL, needs=_with_home("mounts", "guards")),
+        tiers=_ALL, needs=(*_with_home("mounts", "guards"), _RULES)),
     Promise(
         id="fs.write_roots",
         statement="content, names and sizes outside the write roots, the private temp, granted caches "
                   "and files that a profile copies back cannot be changed",
-        tiers=_ALL, needs=_with_second("landlock_fs", "mounts", "fds_closed")),
+        tiers=_ALL, needs=(*_with_second("landlock_fs", "mounts", "fds_closed"), _RULES)),
     Promise(
         id="fs.metadata",
         statement="nor modes, owners, times and attributes",
@@ -107,32 +113,37 @@ PROMISES: tuple[Promise, ...] = (
         id="fs.credentials",
         statement="the listed credential stores cannot be read, whether they exist, appear later, or "
                   "are replaced by the host meanwhile",
-        tiers=_GUARDED_UP, lists=("credentials",), needs=_with_home("mounts", "fds_closed")),
+        tiers=_GUARDED_UP, lists=("credentials",), needs=(*_with_home("mounts", "fds_closed"), _RULES)),
     Promise(
         id="fs.persistence",
         statement="listed places whose change runs code later cannot be changed or swapped when they "
                   "exist at start, also inside a write root; new ones are reported when the box ends",
-        tiers=_GUARDED_UP, lists=("persistence",), needs=(("mounts", "guards", "persistence_watch"),)),
+        tiers=_GUARDED_UP, lists=("persistence",),
+        # Without mounts only where no write root holds such a place; else the plan says not_kept.
+        needs=(("mounts", "guards", "persistence_watch"), (*_RULES, "persistence_watch"))),
     Promise(
         id="fs.home",
         statement="the home is deny-by-default: only granted paths can be read, listed or changed",
-        tiers=_STRICT, needs=_with_second("landlock_fs", "mounts", "fds_closed")),
+        tiers=_STRICT, needs=(*_with_second("landlock_fs", "mounts", "fds_closed"), _RULES)),
     Promise(
         id="fs.system",
         statement="outside the home only the operating system, toolchains and granted paths",
         tiers=_STRICT, lists=("system", "toolchains"),
-        needs=_with_second("landlock_fs", "mounts", "fds_closed")),
+        needs=(*_with_second("landlock_fs", "mounts", "fds_closed"), _RULES)),
     Promise(
         id="fs.workspace_secrets",
         statement="files such as .env at the top of each root are unreadable unless granted",
         tiers=_STRICT, lists=("workspace-secrets",),
         # guards: a mask is a mount on a name of the host and would go when the host renames over it.
-        needs=(("mounts", "guards"),)),
+        needs=(("mounts", "guards"), _RULES)),
     Promise(
         id="proc.no_control",
         statement="host processes and the box's own init cannot be signalled, traced, or their memory, "
                   "environment and descriptors read",
-        tiers=_ALL, needs=_with_second("landlock_signal", "pidns", "proc_fresh", "init_protected")),
+        tiers=_ALL,
+        # seccomp: of what Landlock does not look at, limits of other processes are refused by the filter.
+        needs=(*_with_second("landlock_signal", "pidns", "proc_fresh", "init_protected"),
+               ("domain", "landlock_signal", "init_protected", "seccomp"))),
     Promise(
         id="proc.invisible",
         statement="host processes cannot be listed, their command lines read, or re-prioritised",
@@ -140,19 +151,21 @@ PROMISES: tuple[Promise, ...] = (
     Promise(
         id="proc.reaped",
         statement="when the command ends or the supervisor dies, every process of the box is dead",
-        tiers=_ALL, needs=(("pidns", "supervised"),)),
+        tiers=_ALL, needs=(("pidns", "supervised"), ("domain", "supervised"))),
     Promise(
         id="ipc.isolated",
         statement="SysV and POSIX IPC, shared memory and abstract sockets of the host are out of reach",
         tiers=_ALL,
         needs=(("ipcns", "dev_private", "netns", "landlock_abstract"),
                ("ipcns", "dev_private", "netns"),
-               ("ipcns", "dev_private", "landlock_abstract"))),
+               ("ipcns", "dev_private", "landlock_abstract"),
+               ("domain", "ipc_refused", "landlock_abstract", "landlock_fs"))),
     Promise(
         id="ipc.sockets",
         statement="listed control sockets, and path sockets under home, /run, /tmp and in directories "
                   "that hold one at start, are out of reach unless granted",
-        tiers=_ALL, lists=("sockets", "grants"), needs=(("mounts", "sockets_covered", "fds_closed"),),
+        tiers=_ALL, lists=("sockets", "grants"),
+        needs=(("mounts", "sockets_covered", "fds_closed"), ("domain", "unix_refused", "fds_closed")),
         notes=((Tier.standard, "ssh-agent is granted by default"),
                (Tier.guarded, "ssh-agent is granted by default"),
                (Tier.strict, "every path socket outside the grants"))),
@@ -162,7 +175,8 @@ PROMISES: tuple[Promise, ...] = (
                   "perf, io_uring, userfaultfd and other calls that widen the kernel's attack surface",
         tiers=_ALL, lists=("voiding",),
         # no_new_privs alone keeps file capabilities and setuid away where bounding cannot be dropped.
-        needs=_with_second("bounding_empty", "no_new_privs", "caps_empty", "keyring", "seccomp")),
+        needs=(*_with_second("bounding_empty", "no_new_privs", "caps_empty", "keyring", "seccomp"),
+               ("domain", "no_new_privs", "caps_empty", "keyring_refused", "seccomp"))),
     Promise(
         id="tty.injection",
         statement="nothing can be typed into the shared terminal (TIOCSTI, TIOCLINUX or equivalent)",
@@ -171,8 +185,9 @@ PROMISES: tuple[Promise, ...] = (
         id="net.policy",
         statement="the network is exactly what the receipt says; no resolver or name-service socket of "
                   "the host unless it is the host's network",
-        tiers=_ALL, needs=(("netns", "mounts"),),
-        net_needs=(("none", (("netns", "mounts"),)), ("host", (("mounts",),)))),
+        tiers=_ALL, needs=(("netns", "mounts"), ("domain", "net_refused")),
+        net_needs=(("none", (("netns", "mounts"), ("domain", "net_refused"))),
+                   ("host", (("mounts",), ("domain", "unix_refused"))))),
     Promise(
         id="limits",
         statement="core dumps are off; process, descriptor, cpu-time, memory and wall limits hold as "

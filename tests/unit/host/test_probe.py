@@ -27,7 +27,7 @@ def host() -> facts.HostFacts:
 
 def answers(monkeypatch: pytest.MonkeyPatch, **codes: str) -> None:
     """Let the box of a tier be refused with a code; the others keep every promise."""
-    def kept(host: facts.HostFacts, state: paths.StateHome, tier: str, net: str) -> set[str]:
+    def kept(host: facts.HostFacts, state: paths.StateHome, tier: str, net: str, backend: str) -> set[str]:
         if tier in codes:
             raise Refused(codes[tier], f"box at {tier}")
         return set(PROMISE_IDS)

@@ -51,9 +51,20 @@ def test_the_first_alternative_is_never_weaker_than_a_later_one() -> None:
             assert not set(way) < set(later), promise.id
 
 
-def test_no_network_is_kept_only_by_a_network_namespace() -> None:
-    assert all("netns" in way for way in by_id("net.policy").needs_for("none"))
+def test_no_network_is_kept_only_by_a_network_namespace_or_where_no_socket_can_be_made() -> None:
+    assert all("netns" in way or "net_refused" in way for way in by_id("net.policy").needs_for("none"))
     assert all("netns" not in way for way in by_id("net.policy").needs_for("host"))
+
+
+def test_no_way_to_keep_a_promise_mixes_the_facts_of_two_backends() -> None:
+    """`landlock_fs` is a fact of both, and says that the rules are whole only beside `domain`."""
+    spaces = {"userns", "mntns", "pidns", "ipcns", "netns", "mounts", "guards", "proc_fresh", "dev_private", "sockets_covered"}
+    refused = {"ipc_refused", "unix_refused", "net_refused", "keyring_refused"}
+    for promise in PROMISES:
+        for net in ("host", "none"):
+            for way in map(set, promise.needs_for(net)):
+                assert not ("domain" in way and way & spaces), (promise.id, way)
+                assert not way & refused or "domain" in way, (promise.id, way)
 
 
 def test_every_list_named_by_a_promise_exists_and_every_list_is_named() -> None:
