@@ -227,7 +227,7 @@ def test_another_sandbox_is_attacked_beside_the_tier(user: Actor) -> None:
 
 
 @pytest.mark.parametrize(("words", "code"), [
-    (("--nested",), "prove_unsupported"), (("--against", "srt"), "prove_unsupported"), (("--tier", "off"), "value_invalid"),
+    (("--nested",), "prove_unsupported"), (("--against", "srtt"), "prove_unsupported"), (("--tier", "off"), "value_invalid"),
     (("--tier", "auto"), "value_invalid"), (("--tier", "stict"), "unknown_tier"),
 ])
 @requirement("prove.against")
