@@ -15,6 +15,7 @@ from requirements import requirement
 from support.actors import Actor
 from support.alone import HOSTS, filtered
 from support.boxes import BoxRun, Op, failed_with, op, worked
+from support.cli import stockade
 from support.live import LiveBox
 
 TIERS = ("standard", "guarded", "strict")
@@ -251,6 +252,8 @@ def test_a_write_root_with_places_that_run_code_later_needs_a_word(user: Actor, 
     row = next(row for row in run.receipt["promises"] if row["id"] == "fs.persistence")
     assert (row["state"], row["reason"]) == ("not_kept", "write_root_holds_points")
     assert (run.receipt["effective_tier"], run.receipt["missing"]) == ("standard", ["fs.persistence"])
+    said = stockade(user, "run", "--tier", tier, "--accept", "fs.persistence", "true", cwd=user.workspace, before=filtered(user))
+    assert said.status == 0 and f"accepted: less than {tier}: missing fs.persistence" in said.err, said
 
 
 @requirement("alone.lost")

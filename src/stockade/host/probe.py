@@ -39,7 +39,9 @@ TIMEOUT_MS = 20_000
 OF_A_PATH = frozenset({"source_missing", "source_type", "source_symlink", "source_denied", "mount_point_missing",
                        "path_invalid"})
 NAMESPACES, LANDLOCK = "namespaces", "landlock"
-BROKEN = frozenset({"usage", "plan_invalid", "plan_unsealed", "bind_invalid", "launcher_missing", "receipt_invalid"})
+# Package and launcher do not fit, or the disk failed us: that says nothing about the host.
+BROKEN = frozenset({"usage", "plan_missing", "plan_unsealed", "plan_owner", "plan_digest", "plan_invalid",
+                    "bind_invalid", "report_failed", "launcher_missing", "receipt_invalid"})
 
 _memory: dict[str, HostFacts] = {}
 _lock = allocate_lock()
@@ -133,7 +135,7 @@ def probe(host: HostFacts, state: StateHome, backend: str = NAMESPACES) -> Backe
             kept[net] = _kept(host, state, tier, net, backend) | _higher_than(tier)
         except (LaunchFailed, Refused) as err:
             if err.code in BROKEN:
-                raise  # package and launcher do not fit: that says nothing about the host
+                raise
             if err.code not in OF_A_PATH:
                 return _from_refusal(err, host, backend)
             in_the_way.append(err)
@@ -244,4 +246,5 @@ def _from_refusal(err: Error, host: HostFacts, backend: str) -> BackendVerdict:
         return BackendVerdict(name=backend, namespaces=backend == NAMESPACES, code="transient", reason=err.message,
                               remedy=err.hint or "try again", transient=True, step=cause.step, object=cause.object,
                               errno=cause.errno)
-    return _broken(cause, obstacle, backend)
+    # A launcher that somebody killed has said nothing: no word of the host's that it has no backend.
+    return replace(_broken(cause, obstacle, backend), settled=not isinstance(err, LaunchFailed))

@@ -124,7 +124,7 @@ class Case:
         """Run in the surrounding box as it is; only the environment changes."""
         below = self.below()
         return self.answer("passthrough", effective_tier=None if self.active is None else str(self.active),
-                           tier_downgrade=below, missing=self.added() if below else (), reasons=reasons,
+                           tier_downgrade=below, missing=self.missing_inside() if below else (), reasons=reasons,
                            remedy="deny_accept in /etc/stockade/policy.toml refuses it" if below else None)
 
     def unconfined(self, reason: str, setting: str) -> Decision:
