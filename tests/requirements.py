@@ -201,7 +201,7 @@ ALONE = (
     _field("alone.chosen", "where namespaces are refused an ordinary user's box is made of Landlock and a filter, and its receipt says so", "tiers, backends"),
     _field("alone.promises", "without namespaces each tier keeps every promise that needs none, and renames work", "tiers, backends"),
     _field("alone.lost", "what no rule can keep inside a write root is refused by name unless it is accepted, and then not called kept", "tiers, backends"),
-    _field("alone.reaped", "one signal ends a fork bomb, also when the supervisor or the first process of the box is killed", "launcher, tighten"),
+    _field("alone.reaped", "one signal ends a fork bomb, also when two of supervisor, first process and keeper are killed at once", "launcher, tighten"),
     _field("alone.refused", "root callers, older kernels, sockets and plans that need a mount are refused by type", "tiers, backends"),
     _field("alone.layers", "the sixteenth layer is used and the seventeenth refused, with nothing started", "decision, nested"),
 )

@@ -8,6 +8,8 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +56,13 @@ def marked() -> str:
     return f"alone-bomb-{os.urandom(6).hex()}"
 
 
+def clear(pids: list[int]) -> None:
+    """Kill what a test that failed has left."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 @requirement("alone.reaped")
 def test_without_a_box_the_bomb_lives_on(user: Actor) -> None:
     marker = marked()
@@ -61,8 +70,7 @@ def test_without_a_box_the_bomb_lives_on(user: Actor) -> None:
         user.call(bomb(marker, "leave"))
         assert len(processes_with(marker)) == 300
     finally:
-        for pid in processes_with(marker):
-            os.kill(pid, signal.SIGKILL)
+        clear(processes_with(marker))
 
 
 @requirement("alone.reaped", "proc.reaped")
@@ -87,12 +95,69 @@ def test_a_fork_bomb_ends_when_one_of_ours_is_killed(user: Actor, who: str) -> N
         wait_until(lambda: processes_with(marker) == [], "every process of the box is dead")
         wait_until(lambda: not os.path.exists(f"/proc/{first}"), "its first process is gone, too")
     finally:
-        for pid in processes_with(marker):
-            os.kill(pid, signal.SIGKILL)
+        clear(processes_with(marker))
         if child.poll() is None:
             child.kill()
         child.wait()
     assert user.agent.alive()
+
+
+def ours(supervisor: int) -> tuple[int, int]:
+    """The first process of a box and its keeper."""
+    first = next(pid for pid in descendants(supervisor) if parent_of(pid) == supervisor)
+    keeper = next(pid for pid in descendants(first) if parent_of(pid) == first and comm(pid) == "box-keeper")
+    return first, keeper
+
+
+def comm(pid: int) -> str:
+    """The name of a process; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="ascii").strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+# Processes that are stopped first hear of each other's death as late as can be: all are killed before one acts.
+TOGETHER = {"supervisor and first process": (0, 1), "first process and supervisor": (1, 0), "supervisor and keeper": (0, 2), "keeper and first process": (2, 1),
+            "keeper alone": (2,)}
+
+
+@requirement("alone.reaped", "proc.reaped")
+@pytest.mark.parametrize("who", TOGETHER)
+def test_a_fork_bomb_ends_when_two_of_ours_are_killed_at_once(user: Actor, who: str) -> None:
+    marker = marked()
+    child = launching(user, plain_plan(user), bomb(marker, "stay"), extra_fds=())
+    try:
+        wait_until(lambda: len(processes_with(marker)) >= 301, "the bomb went off")
+        three = (child.pid, *ours(child.pid))
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for index in TOGETHER[who]:
+                os.kill(three[index], number)
+        child.wait(30)
+        wait_until(lambda: processes_with(marker) == [], "every process of the box is dead")
+        wait_until(lambda: all(comm(pid) not in ("stockade-init", "box-keeper") for pid in three[1:]), "and so are ours")
+    finally:
+        clear(processes_with(marker))
+        if child.poll() is None:
+            child.kill()
+        child.wait()
+    assert user.agent.alive()
+
+
+@requirement("alone.reaped", "proc.reaped")
+def test_a_first_process_that_is_stopped_does_not_outlive_its_supervisor(user: Actor) -> None:
+    marker = marked()
+    child = launching(user, plain_plan(user), bomb(marker, "stay"), extra_fds=())
+    try:
+        wait_until(lambda: len(processes_with(marker)) >= 301, "the bomb went off")
+        first, _ = ours(child.pid)
+        os.kill(first, signal.SIGSTOP)
+        child.kill()
+        wait_until(lambda: processes_with(marker) == [] and comm(first) != "stockade-init", "everything is dead")
+    finally:
+        clear(processes_with(marker))
+        child.kill()
+        child.wait()
 
 
 @requirement("alone.reaped", "proc.reaped")
@@ -241,6 +306,7 @@ def test_sixteen_layers_are_used_and_the_next_is_refused_with_nothing_started(us
     user.remove(f"{user.workspace}/alone-deep")
     refused = launch(user, plain_plan(user), [*inner * 8, *ran], timeout_s=120)
     assert refused.status == 125 and "landlock_denied" in refused.err and "E2BIG" in refused.err, refused
+    assert "(hint: sixteen layers" in refused.err, refused
     assert not user.host(f"{user.workspace}/alone-deep").exists()
     user.remove(store)
 
