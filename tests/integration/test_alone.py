@@ -51,6 +51,9 @@ def bomb(marker: str, then: str) -> list[str]:
     return ["/usr/bin/python3", "-c", BOMB, marker, then]
 
 
+NEEDED = {"fs.write_roots", "proc.no_control", "ipc.isolated"}
+
+
 def marked() -> str:
     """A word that no other process has in its command line."""
     return f"alone-bomb-{os.urandom(6).hex()}"
@@ -199,7 +202,9 @@ def test_a_root_caller_has_no_box_without_namespaces(root: Actor) -> None:
 def test_an_older_kernel_without_namespaces_has_no_backend_and_says_what_helps(user: Actor, place: str, abi: int) -> None:
     before = [str(user.stage.bin / "old_landlock"), str(abi), "--", *filtered(user)]
     run = user.run(["true"], tier="standard", cwd=place, before=before)
-    assert run.code in ("no_backend", "foreign_sandbox") and run.refused is not None and run.refused["remedy"], run.raw
+    assert run.code in ("no_backend", "foreign_sandbox") and run.refused is not None, run.raw
+    assert "clone and unshare" in run.refused["remedy"] and "Linux 6.12" in run.refused["remedy"], run.refused
+    assert run.refused["reasons"][-1].endswith(f"got ABI {abi}") and set(run.refused["missing"]) > NEEDED, run.refused
     said = stockade(user, "doctor", "--json", before=before, env=environment(user, STOCKADE_HOME=f"{user.home}/alone-state"))
     user.remove(f"{user.home}/alone-state")
     found = {row["backend"]: row for row in said.json()["obstacles"]}
