@@ -204,6 +204,7 @@ ALONE = (
     _field("alone.lost", "what no rule can keep inside a write root is refused by name unless it is accepted, and then not called kept", "tiers, backends"),
     _field("alone.reaped", "one signal ends a fork bomb, also when two of supervisor, first process and keeper are killed at once", "launcher, tighten"),
     _field("alone.refused", "root callers, older kernels, sockets and plans that need a mount are refused by type", "tiers, backends"),
+    _field("alone.kept", "a start without namespaces gives the answer of an earlier one, for ten minutes and to callers confined alike", "tiers, backends"),
     _field("alone.layers", "the sixteenth layer is used and the seventeenth refused, with nothing started", "decision, nested"),
 )
 

@@ -355,6 +355,39 @@ def test_doctor_says_which_promises_are_lost(user: Actor) -> None:
     assert [row["backend"] for row in said.json()["obstacles"]] == ["namespaces"]
 
 
+def launchers(user: Actor, before: list[str], env: dict[str, str], place: str) -> int:
+    """How often a start runs the launcher, itself included."""
+    seen = f"{user.home}/alone-trace"
+    strace = ["/usr/bin/strace", "-f", "-qq", "-e", "trace=execve", "-e", "signal=none", "-o", seen]
+    said = stockade(user, "run", "--tier", "standard", "--cwd", place, "--receipt", f"{user.home}/alone-receipt", "true", before=[*strace, *before], env=env)
+    assert said.status == 0, said
+    rows = user.host(seen).read_text(encoding="utf-8").splitlines()
+    return len([row for row in rows if 'execve("' in row and row.split('"')[1].endswith("/stockade-launch") and "= -1 " not in row])
+
+
+@requirement("alone.kept", "F.probe_of_ones_own")
+def test_the_next_start_does_not_ask_the_host_again_and_no_answer_leaves_its_filter(user: Actor, place: str) -> None:
+    state = f"{user.home}/alone-state"
+    env = environment(user, STOCKADE_HOME=state)
+
+    def backend() -> str:
+        return str(json.loads(user.host(f"{user.home}/alone-receipt").read_text(encoding="utf-8"))["launch"]["backend"])
+    try:
+        # The first start of all makes the state home; the second keeps its answer there.
+        for _ in range(2):
+            assert launchers(user, filtered(user), env, place) > 2, "it tries what the host can"
+            assert backend() == "landlock"
+        for _ in range(2):
+            assert launchers(user, filtered(user), env, place) == 1
+            assert backend() == "landlock"
+        outside = [launchers(user, [], env, place) for _ in range(2)]
+        assert backend() == "namespaces" and outside[0] > 1 and outside[1] == 1, outside
+        assert launchers(user, filtered(user), env, place) == 1 and backend() == "landlock"
+    finally:
+        for name in ("alone-state", "alone-trace", "alone-receipt"):
+            user.remove(f"{user.home}/{name}")
+
+
 @requirement("alone.chosen", "F.check_agrees")
 @pytest.mark.parametrize("tier", ["standard", "guarded", "strict"])
 def test_check_answers_as_the_box_does(user: Actor, place: str, tier: str) -> None:
