@@ -2,7 +2,7 @@
 
 Owns: the verdict of each backend with its typed reason, and when an earlier one may be given again.
 Probe and run cannot differ because they are the same program with the same compiler.
-Fails closed: a probe that could not be made keeps nothing; a refusal is asked for anew each time.
+Fails closed: a probe that could not be made keeps nothing; where no backend is there it is asked for anew each time.
 Read next: ``answers.py``, ``facts.py``, ``stockade.process._exec``.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from _thread import allocate_lock  # threading.Lock, without the rest of that module
 from collections.abc import Iterable, Mapping
+from time import time
 
 from stockade.decision import BackendVerdict, Decision
 from stockade.errors import Error, LaunchFailed, Refused
@@ -43,7 +44,7 @@ NAMESPACES, LANDLOCK = "namespaces", "landlock"
 BROKEN = frozenset({"usage", "plan_missing", "plan_unsealed", "plan_owner", "plan_digest", "plan_invalid",
                     "bind_invalid", "report_failed", "launcher_missing", "receipt_invalid"})
 
-_memory: dict[str, HostFacts] = {}
+_memory: dict[str, tuple[HostFacts, float]] = {}
 _lock = allocate_lock()
 
 
@@ -60,11 +61,12 @@ def host_facts(state: StateHome, *, fresh: bool = False) -> HostFacts:
     place = standing()
     quick = f"{state.path}:{info.st_ino}:{info.st_size}:{info.st_mtime_ns}:{place.key()}"
     with _lock:
-        known = _memory.get(quick)
-        if known is None or fresh:
-            known = _find(state, path, place, fresh=fresh)
+        known, asked_s = _memory.get(quick, (None, 0.0))
+        if known is None or fresh or not answers.holds(known.backends, asked_s):
+            known, asked_s = _find(state, path, place, fresh=fresh), time()
+            _memory.pop(quick, None)
             if _lasting(known):
-                _memory[quick] = known
+                _memory[quick] = known, asked_s
                 while len(_memory) > answers.MAX_KEPT:
                     _memory.pop(next(iter(_memory)))
         return known
@@ -83,8 +85,9 @@ def inside_facts() -> HostFacts:
 
 
 def _lasting(found: HostFacts) -> bool:
-    """Tell whether the answer may be given again. A refusal is not: what stood in the way may be gone."""
-    return found.standing.certain and all(verdict.settled and not verdict.code for verdict in found.backends)
+    """Tell whether the answer may be given again. Without any backend it is not: what stood in the way may be gone."""
+    return found.standing.certain and any(not verdict.code for verdict in found.backends) \
+        and all(verdict.settled and not verdict.transient for verdict in found.backends)
 
 
 def _find(state: StateHome, launcher: str, place: Standing, *, fresh: bool) -> HostFacts:

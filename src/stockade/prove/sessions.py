@@ -44,7 +44,7 @@ DEATH_S = 10.0
 SHAPES = (
     Shape(name="plain"),
     Shape(name="net", net="host"),
-    Shape(name="limits", limits={"files": 64, "processes": 40}),
+    Shape(name="limits", limits={"files": 64, "processes": 40}, ending="limit"),
     Shape(name="wall", limits={"wall": WALL_S}, ending="wait"),
     Shape(name="killed", ending="kill"),
 )
@@ -80,8 +80,8 @@ class Session:
             told = json.loads(self._line())
             return Answer(errno=told["errno"], value=told["value"])
         except (OSError, ValueError, KeyError):
-            if self._shape.ending == "wait" and self.receipt is not None:
-                return Answer(errno="ended")  # by its wall clock, on a machine that had no time for it
+            if self._shape.ending in ("limit", "wait") and self.receipt is not None:
+                return Answer(errno="ended")  # by its limit: which one that was, its end record says
             raise self.silent(str(op["op"])) from None
 
     def _line(self) -> bytes:
@@ -109,7 +109,7 @@ class Session:
             if ending == "kill":
                 self._note_family()
                 os.kill(self._process.pid, signal.SIGKILL)
-            elif ending == "exit" or self.receipt is None:
+            elif ending != "wait" or self.receipt is None:
                 self._process.stdin.close()
             self._process.wait(timeout=WAIT_S)
             self.receipt = getattr(self._process, "receipt", None)
