@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from measure import Contestant, at_once, interleave, interleave_calls, throughput
+from nested import nested_times
 from peers import Launch, bubblewrap, minimal, take_apart
 
 MASKS = 10
@@ -167,6 +168,19 @@ def spawn_rows(world: World, runs: int) -> Iterator[Row]:
             yield judged(what, times["stockade"] / times[peer], Budget(most=limit, unit="×"), times, detail)
 
 
+def nested_rows(world: World, runs: int) -> Iterator[Row]:
+    """A strict box from inside a standard one, and one as a further layer where there are no namespaces."""
+    peer = bubblewrap(world.launch(tier="strict", net="none"))
+    times = nested_times(world, peer, runs)
+    detail = " / ".join(f"{name} {value:.2f} ms" for name, value in times.items())
+    for name, what, limit in (
+        ("nested", "strict inside standard: no-op over bubblewrap outside", 0.60),
+        ("tighten", "strict as a further layer, no namespaces: no-op over bubblewrap", 0.30),
+    ):
+        if name in times:
+            yield judged(what, times[name] / times["bubblewrap"], Budget(most=limit, unit="×"), times, detail)
+
+
 def home_row(world: World, runs: int) -> Row:
     """The same launch with a home of 10 and of 100,000 entries."""
     big = world.home.parent / "big-home"
@@ -307,6 +321,7 @@ def memory_row(world: World) -> Row:
 
 GROUPS: dict[str, Callable[[World, int], Iterator[Row]]] = {
     "spawn": spawn_rows,
+    "nested": nested_rows,
     "home": lambda world, runs: iter([home_row(world, max(50, runs // 2))]),
     "grants": lambda world, runs: iter([grant_row(world, runs)]),
     "concurrency": concurrency_rows,

@@ -25,7 +25,7 @@ from rows import GROUPS, Row, World, all_rows
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-USER = "daemon"  # an account of every Debian; owns nothing that matters
+USER = "nobody"  # an account of every system; owns nothing, and its home is no directory that others use
 C_PROGRAMS = ("minimal_helper", "noop", "pause")
 
 

@@ -190,14 +190,19 @@ fn end_with_init() -> Result<(), Refusal> {
 /// P0's, once P1 is reaped: where P1 was killed from outside, what it had has come to P0.
 pub fn sweep() {
     loop {
+        // SAFETY: no status is asked for.
+        let ended = unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) };
+        if ended < 0 && sys::errno() == libc::ECHILD {
+            return; // whoever lives would be below a child of ours
+        }
+        if ended > 0 {
+            continue;
+        }
         for pid in crate::watch::descendants() {
             // SAFETY: no pointers; a child of this process, or below one.
             unsafe { libc::kill(pid as libc::pid_t, libc::SIGKILL) };
         }
-        // SAFETY: no status is asked for.
-        let left = unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::__WALL) };
-        if left < 0 && sys::errno() == libc::ECHILD {
-            return;
-        }
+        // SAFETY: as above. One has ended by now, or will.
+        unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::__WALL) };
     }
 }

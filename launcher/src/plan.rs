@@ -377,19 +377,37 @@ fn open_nofollow(path: &str) -> std::io::Result<File> {
         .open(path)
 }
 
-fn load(file: &File, want: Option<&str>, binds: &BTreeMap<String, String>) -> Result<Loaded, Refusal> {
+/// The descriptors that a plan names. Nothing else of it is looked at: whoever builds its box does that.
+pub fn descriptors_of(file: &File) -> Result<Vec<RawFd>, Refusal> {
+    #[derive(Deserialize)]
+    struct Handed {
+        fds: Vec<RawFd>,
+    }
+    let handed: Handed = serde_json::from_slice(&content(file)?).map_err(|e| unreadable(&e))?;
+    Ok(handed.fds)
+}
+
+fn unreadable(error: &serde_json::Error) -> Refusal {
+    Refusal::new("plan_invalid", "plan").detail(error.to_string())
+}
+
+fn content(file: &File) -> Result<Vec<u8>, Refusal> {
     let mut bytes = Vec::with_capacity(32 << 10);
     let lost = |e: std::io::Error| Refusal::new("plan_missing", "plan").io(&e);
     FromStart::of(file).take(PLAN_MAX_BYTES + 1).read_to_end(&mut bytes).map_err(lost)?;
     if bytes.len() as u64 > PLAN_MAX_BYTES {
         return Err(Refusal::new("plan_invalid", "plan").detail(format!("larger than {PLAN_MAX_BYTES} bytes")));
     }
+    Ok(bytes)
+}
+
+fn load(file: &File, want: Option<&str>, binds: &BTreeMap<String, String>) -> Result<Loaded, Refusal> {
+    let bytes = content(file)?;
     let digest = hex(&Sha256::digest(&bytes));
     if want.is_some_and(|w| w != digest) {
         return Err(Refusal::new("plan_digest", want.unwrap_or_default()).detail(format!("got {digest}")));
     }
-    let plan: Plan =
-        serde_json::from_slice(&bytes).map_err(|e| Refusal::new("plan_invalid", "plan").detail(e.to_string()))?;
+    let plan: Plan = serde_json::from_slice(&bytes).map_err(|e| unreadable(&e))?;
     Ok(Loaded { plan: finish(plan, binds)?, digest })
 }
 

@@ -41,7 +41,8 @@ def bind_sockets(actor: Actor, paths: list[str]) -> list[str]:
 def own_parents(actor: Actor, path: str) -> None:
     """System directories of the fixture /run belong to nobody else: lend them to the account."""
     parent = actor.host(path).parent
-    parent.mkdir(parents=True, exist_ok=True)
+    # For the account alone, as tmux and others make theirs: they refuse a directory that is open to more.
+    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     stop = actor.host("/run") if path.startswith("/run/") else actor.host("/tmp") if path.startswith("/tmp/") else actor.host(actor.home)
     while parent != stop and parent != parent.parent:
         os.chown(parent, actor.uid, actor.gid)

@@ -69,7 +69,7 @@ fn ask(args: &Args, block: &Block, start: &Start) -> Result<Client, Failed> {
     let plan_fd = args.plan_fd.ok_or_else(|| Some(Refusal::new("usage", "--nest").detail("expected --plan-fd N")))?;
     // SAFETY: the number is the caller's, and stays ours until the end.
     let copy = unsafe { BorrowedFd::borrow_raw(plan_fd) }.try_clone_to_owned().map_err(fail("plan"))?;
-    let loaded = plan::from_fd(std::os::fd::IntoRawFd::into_raw_fd(copy), &args.binds).map_err(Some)?;
+    let kept = plan::descriptors_of(&copy.into()).map_err(Some)?;
     let given = Given::own(args, block, start).map_err(Some)?;
     let items = |pairs: Vec<(Vec<u8>, Vec<u8>)>| pairs.into_iter().map(|(n, v)| [n, v].join(&b'=')).collect();
     let request = Request {
@@ -79,7 +79,7 @@ fn ask(args: &Args, block: &Block, start: &Start) -> Result<Client, Failed> {
         binds: args.binds.clone(),
         cwd: args.cwd.clone(),
         timeout_ms: args.timeout_ms,
-        kept: loaded.plan.fds.clone(),
+        kept: kept.clone(),
         report: args.report_fd.is_some(),
         umask: start.umask,
         // Our own start has changed that of SIGCHLD.
@@ -93,7 +93,7 @@ fn ask(args: &Args, block: &Block, start: &Start) -> Result<Client, Failed> {
         .into_iter()
         .chain(streams)
         .chain(args.report_fd)
-        .chain(loaded.plan.fds.iter().copied())
+        .chain(kept)
         .collect();
     let link = connect().map_err(fail(SOCKET))?;
     wire::send(link.as_raw_fd(), MAGIC, &fds, true).map_err(fail(SOCKET))?;

@@ -181,11 +181,15 @@ fn narrowed(own: &[Rule], outer: &[Rule], rows: &[Row]) -> Vec<Rule> {
             paths.extend(below.map(|rule| join(row.target(), rest(&rule.0, source))));
         }
     }
-    let rule = |path: String| {
+    let mut both: Vec<Rule> = vec![];
+    // What is above comes first, and a right that it gives already needs no rule of its own.
+    for path in paths {
         let rights = rights_at(own, &path) & outer_rights(outer, rows, &path);
-        (rights != 0).then_some((path, rights))
-    };
-    paths.into_iter().filter_map(rule).collect()
+        if rights & !rights_at(&both, &path) != 0 {
+            both.push((path, rights));
+        }
+    }
+    both
 }
 
 /// What the outer box allows at a path of the inner one: all in what the inner box makes for itself.
@@ -276,6 +280,9 @@ mod tests {
         let outer = rules(&[("/", 1), ("/w", 3)]);
         let both = narrowed(&own, &outer, &[bind("/", "/")]);
         assert_eq!((rights_at(&both, "/etc"), rights_at(&both, "/w/f")), (1, 3));
+        // What is given above already has no rule of its own.
+        let rows = [bind("/", "/"), tmpfs("/tmp"), bind("/etc", "/etc"), bind("/w", "/w")];
+        assert_eq!(narrowed(&own, &outer, &rows), rules(&[("/", 1), ("/tmp", 7), ("/w", 3)]));
         let strict = narrowed(&rules(&[("/w", 7)]), &outer, &[tmpfs("/"), bind("/w", "/w")]);
         assert_eq!((rights_at(&strict, "/"), rights_at(&strict, "/w/f")), (0, 3));
     }

@@ -176,10 +176,17 @@ def _covered_proc(cause: Cause, host: HostFacts) -> Obstacle | None:
                     "kernel makes no fresh one", commands=engine or tuple(f"umount {point}" for point in covers[:5]))
 
 
+# comm(5) of process 1 in sandboxes of one command; the kernel keeps fifteen characters.
+_TOOLS = {"bwrap": "bubblewrap", "codex-linux-san": "codex's sandbox", "firejail": "firejail"}
+
+
 def _engine(host: HostFacts, *, unit: bool) -> tuple[str, ...]:
     """Return what to tell whoever confines this process; empty where that cannot be told and ``unit`` is False."""
     # An image that became a virtual machine has an engine's files, too; its processes are the machine's.
     contained = bool(host.container_id) or host.standing.namespaces[2:3] != (FIRST_PID_NS,)
+    tool = _TOOLS.get(facts.text("/proc/1/comm").strip(), "")
+    if contained and tool:
+        return (f"# start it outside of {tool}, or have {tool} allow what was denied",)
     if contained and os.environ.get("KUBERNETES_SERVICE_HOST"):
         return ("# in the pod: hostUsers: false, procMount: Unmasked, seccompProfile: {type: Unconfined}",)
     if contained and os.path.exists("/run/.containerenv"):
