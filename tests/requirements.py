@@ -156,8 +156,11 @@ LEARN = (
 NEST = (
     _field("nest.strict_in_standard", "strict asked inside standard is a real narrower box, and its receipt says so", "nested boxes"),
     _field("nest.only_narrows", "whatever is asked from inside, the outer box's mounts, network, rules and promises hold", "nested boxes"),
+    _field("nest.word_of_a_plan", "what a plan that was made inside promises beyond the outer box is told to its maker alone, as its own word", "nested boxes"),
     _field("nest.hostile_requests", "bytes, plans, descriptors and floods from inside are refused by type, and the box goes on", "nested boxes"),
     _field("nest.ends_with", "the end of the client, of the outer command or of its supervisor is the end of what is inside", "nested boxes"),
+    _field("nest.terminal", "terminal, interrupts, suspending and hanging up behave in a box inside a box as without one", "nested boxes"),
+    _field("nest.signals", "signals, end status, time limits and the whole of the API go through a box inside a box", "nested boxes"),
     _field("nest.deep", "twenty boxes stand inside each other", "nested boxes"),
 )
 

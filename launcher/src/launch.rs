@@ -178,9 +178,10 @@ impl Session {
         };
         // SAFETY: no failure.
         let ids = unsafe { (libc::geteuid(), libc::getegid()) };
-        // SAFETY: P0 is single-threaded, in either case.
         let pid = match &self.inner {
+            // SAFETY: P0 is single-threaded, in either case.
             Some(inner) => unsafe { births::fork_inside(&inner.pid) }?,
+            // SAFETY: as above.
             None => unsafe { sys::fork_into(namespaces) }.map_err(|e| Refusal::new("userns_denied", "clone").io(&e))?,
         };
         if pid != 0 {

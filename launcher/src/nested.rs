@@ -204,9 +204,12 @@ fn supervise(from: &From, asked: Asked, uplink: OwnedFd, block: Block) {
     }
 }
 
-/// Nothing looks into this process, and it ends with its supervisor.
+/// Nothing looks into this process, and it ends with its supervisor. A signal for the group of that
+/// one is none for this box: whoever asked passes on what comes, once.
 fn tied(parent: libc::pid_t) -> Result<(), Refusal> {
     let fail = |e: io::Error| Refusal::new("fork_failed", "supervisor").io(&e);
+    // SAFETY: takes no pointer.
+    sys::check(i64::from(unsafe { libc::setpgid(0, 0) })).map_err(fail)?;
     sys::prctl(libc::PR_SET_DUMPABLE, 0).map_err(fail)?;
     sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64).map_err(fail)?;
     // SAFETY: takes no pointer.

@@ -21,7 +21,7 @@ use crate::session::{self, Session};
 use crate::spool::{Appended, Spool};
 use crate::steps::{landlock, limits};
 use crate::supervise::Supervisor;
-use crate::{discard, facts, plan, sys, ulid, version};
+use crate::{discard, facts, sys, ulid, version};
 
 use room::Room;
 pub use settle::{settle, Settled};
@@ -135,7 +135,7 @@ impl Session {
             of: evaluation.of,
             mechanisms,
             home: if box_.snapshot { "snapshot" } else { self.home },
-            net: if evaluated_net(plan, self) == plan::Net::None { "none" } else { "host" }.to_string(),
+            net: self.net().to_string(),
             env_kept: self.env.kept.clone(),
             env_dropped: self.env.dropped.clone(),
             limits: limits::notes(&plan.limits, plan.backend),
@@ -146,8 +146,11 @@ impl Session {
             origin: if self.inner.is_some() { "inside" } else { "outside" },
         };
         let json = report::to_json(&record)?;
-        if !out.tell_around(&json) {
-            box_.degraded.push("launch record lost on its way to the box around".to_string());
+        if let Some(ring) = self.around() {
+            let known = record.known(session::known(plan, ring, seen)?);
+            if !out.tell_around(&report::to_json(&known)?) {
+                box_.degraded.push("launch record lost on its way to the box around".to_string());
+            }
         }
         match out.spool.as_ref().map(|spool| spool.append(&json)) {
             Some(Err(e)) => return Err(Refusal::new("spool_failed", "launch record").io(&e)),
@@ -244,14 +247,6 @@ pub fn record_inside(box_: &mut Supervisor, out: &Out, data: &[u8]) {
     let written = json.and_then(|json| Some(out.spool.as_ref()?.append(&json)));
     if matches!(written, Some(Err(_) | Ok(Appended::Degraded(_)))) && box_.degraded.is_empty() {
         box_.degraded.push("inside record lost".to_string());
-    }
-}
-
-/// A box without a network has none to give.
-fn evaluated_net(plan: &plan::Plan, session: &Session) -> plan::Net {
-    match session.around() {
-        Some(ring) if ring.net == plan::Net::None => plan::Net::None,
-        _ => plan.net,
     }
 }
 

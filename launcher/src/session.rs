@@ -15,7 +15,7 @@ use crate::facts::{self, Seen};
 use crate::init::Start;
 use crate::nested::ring::{self, Ring};
 use crate::nested::Inner;
-use crate::plan::{self, Backend, Ids, Loaded, Plan};
+use crate::plan::{self, Backend, Ids, Loaded, Net, Plan};
 use crate::promises::{self, Evaluation, FactSet, Tier};
 use crate::receipts::Out;
 use crate::report::{Refusal, Standing};
@@ -74,6 +74,7 @@ pub struct Session {
     pub loaded: Loaded,
     pub env: Filtered,
     pub cwd: String,
+    /// What is known of the box, whatever its plan says.
     pub evaluation: Evaluation,
     pub seen: Seen,
     pub home: &'static str,
@@ -121,7 +122,8 @@ impl Session {
                 Seen { keyring: caps::join_keyring_if_reachable()?, ..Seen::default() }
             }
         };
-        let (evaluation, _) = evaluate(&loaded.plan, ring, seen)?;
+        let (told, _) = evaluate(&loaded.plan, ring, seen)?;
+        let evaluation = ring.map_or(Ok(told), |ring| known(&loaded.plan, ring, seen))?;
         let env = environment(&loaded.plan, &given(args)?)?;
         let home = facts::home(&loaded.plan);
         let cwd = args.cwd.clone().unwrap_or_else(|| loaded.plan.cwd.clone());
@@ -148,13 +150,16 @@ impl Session {
     /// What this box keeps around those inside it.
     pub fn ring(&self, run_id: &str, snapshot: bool) -> Result<Ring, Refusal> {
         let seen = Seen { snapshot, ..self.seen };
-        let (evaluation, _) = evaluate(&self.loaded.plan, self.around(), seen)?;
-        Ok(Ring::of(&self.loaded.plan, self.around(), &evaluation, run_id, seen))
+        let plan = &self.loaded.plan;
+        let (told, _) = evaluate(plan, self.around(), seen)?;
+        let known = self.around().map(|ring| known(plan, ring, seen)).transpose()?;
+        Ok(Ring::of(plan, self.around(), &told, known.as_ref().unwrap_or(&told), run_id, seen))
     }
 
+    /// Whoever reads it relies on it: of a plan that was made inside a box nothing is repeated.
     pub fn box_json(&self, run_id: &str) -> String {
         let plan = &self.loaded.plan;
-        let mut record = plan.record.clone();
+        let mut record = self.around().map_or_else(|| plan.record.clone(), |ring| self.record_inside(ring));
         for (key, value) in [
             ("schema", "stockade.box.v1".into()),
             ("run_id", run_id.to_string()),
@@ -169,6 +174,26 @@ impl Session {
         let chain: Vec<&str> = [run_id].into_iter().chain(around.iter().map(String::as_str)).collect();
         record.insert("chain".to_string(), chain.into());
         serde_json::Value::Object(record).to_string()
+    }
+
+    /// At most what the outermost box may do, and where this one stands.
+    fn record_inside(&self, ring: &Ring) -> serde_json::Map<String, serde_json::Value> {
+        let mut record = ring.allowed.clone();
+        record.insert("net".to_string(), self.net().into());
+        if let Ok(serde_json::Value::Object(standing)) = serde_json::to_value(self.standing()) {
+            record.extend(standing);
+        }
+        record
+    }
+
+    /// A box without a network has none to give.
+    pub fn net(&self) -> &'static str {
+        let around = self.around().map_or(Net::Host, |ring| ring.net);
+        if around == Net::None || self.loaded.plan.net == Net::None {
+            "none"
+        } else {
+            "host"
+        }
     }
 }
 
@@ -238,12 +263,21 @@ pub fn evaluate(plan: &Plan, ring: Option<&Ring>, seen: Seen) -> Result<(Evaluat
     let facts = facts(plan, ring, seen);
     let narrowed = ring.map(|ring| ring.promises(plan));
     let rows = narrowed.as_deref().unwrap_or(&plan.promises);
-    let evaluation = promises::evaluate(rows, &facts, requested(plan)?, &plan.accept);
+    let mut evaluation = promises::evaluate(rows, &facts, requested(plan)?, &plan.accept);
+    ring.inspect(|ring| ring.mark(&mut evaluation.states));
     if !evaluation.accepted {
         let detail = format!("got tier {}, missing {}", evaluation.effective_tier.name(), evaluation.missing.join(" "));
         return Err(Refusal::new("promise_not_kept", plan.requested_tier.as_str()).detail(detail));
     }
     Ok((evaluation, facts.names()))
+}
+
+/// What holds inside `ring` even if the plan says nothing true of its mounts; `would_be` believes it.
+pub fn known(plan: &Plan, ring: &Ring, seen: Seen) -> Result<Evaluation, Refusal> {
+    let facts = facts(plan, Some(ring), seen);
+    let of = |rows: &[plan::PlanPromise]| Ok(promises::evaluate(rows, &facts, requested(plan)?, &plan.accept));
+    let would_be = of(&ring.promises(plan))?.effective_tier;
+    Ok(Evaluation { would_be, ..of(&ring.known(plan))? })
 }
 
 /// What was proved, that of the box around included: its network and rules hold here, too.

@@ -52,8 +52,13 @@ impl Terminal {
 
     /// True when our own group holds the terminal.
     fn in_foreground(&self) -> bool {
+        self.is_with(self.group)
+    }
+
+    /// True when that group holds the terminal.
+    pub fn is_with(&self, group: libc::pid_t) -> bool {
         // SAFETY: the descriptor is ours.
-        self.tty.as_ref().is_some_and(|tty| unsafe { libc::tcgetpgrp(tty.as_raw_fd()) } == self.group)
+        self.tty.as_ref().is_some_and(|tty| unsafe { libc::tcgetpgrp(tty.as_raw_fd()) } == group)
     }
 
     /// Hands the terminal to `group` when it is ours to give.

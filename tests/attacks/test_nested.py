@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from requirements import requirement
-from stockade.rules.promises import PROMISE_IDS
+from stockade.rules.promises import PROMISE_IDS, PROMISES
+from stockade.rules.tiers import Tier
 from support.actors import PYTHON, WAIT_S, Actor
-from support.plans import bind, small_plan
+from support.left import records
+from support.plans import bind, small_plan, tmpfs
 
 TIERS = ("standard", "guarded")
 
@@ -153,6 +155,78 @@ def test_a_lying_plan_keeps_no_promise_that_the_outer_box_does_not_know(actor: A
     jobs = [{"do": "raw", "plan": raw_plan(actor, requested_tier="strict", promises=lie, accept=[]), "fields": RUNS}]
     _, (got,) = asked(actor, jobs)
     assert got == "promise_not_kept"
+
+
+# What a plan says that promises all of strict, whatever its mounts show.
+CLAIMS = [{"id": one.id, "tiers": sorted(map(str, one.tiers)), "ns": one.needs_namespaces, "needs": [list(facts) for facts in one.needs_for("none")],
+           "state": None, "reason": None} for one in PROMISES]
+# A program in the box: what it believes of the place, and what an honest strict box in it shows of the home.
+ASKS = """
+import json, sys
+sys.path.insert(0, {lib!r})
+import stockade
+place, record = stockade.active(), json.load(open("/run/stockade/box.json"))
+bare = stockade.run(["cat", {secret!r}], tier="off", capture_output=True, text=True)
+done = stockade.run(["cat", {secret!r}], tier="strict", caller="operator", net="none", cwd="/tmp", read=[], capture_output=True, text=True)
+print(json.dumps({{"where": place.where, "tier": str(place.tier), "record": record, "bare": bare.stdout, "out": done.stdout, "row": done.receipt.launch["row"]}}))
+"""
+
+
+def said_inside(rows: list[dict[str, Any]], run_id: str) -> list[dict[str, Any]]:
+    """What the log holds of the boxes inside a run, at any depth."""
+    found = []
+    for row in rows:
+        if row.get("record") == "inside" and row["run_id"] == run_id:
+            more = [json.loads(line) for line in row["data"].splitlines()]
+            found += [*more, *(deeper for one in more if one.get("record") == "inside" for deeper in said_inside([one], one["run_id"]))]
+    return found
+
+
+def lying_plan(actor: Actor, show: list[str]) -> dict[str, Any]:
+    """It promises strict in a view of its own that shows these directories of the box around, and says that it is allowed nothing."""
+    rows = [row for row in raw_plan(actor)["mounts"] if row["kind"] in ("proc", "dev")]
+    made = [bind(path, type="dir", recursive=True) for path in show]
+    links = [{"kind": "symlink", "target": f"/{name}", "to": f"usr/{name}"} for name in ("bin", "lib", "lib64")]
+    mounts = [tmpfs("/"), *sorted([*rows, *made, *links, tmpfs("/run"), tmpfs("/tmp", mode="1777")], key=lambda row: (row["target"].count("/"), row["target"]))]
+    env = {"mode": "deny", "keep": [], "drop": [], "drop_values": [], "set": {"HOME": actor.home}}
+    record = {name: [] for name in ("env", "read", "write", "sockets", "devices", "allow", "limits")}
+    record |= {"net": "none", "tier": "strict", "effective_tier": "strict", "decision": "wrap", "row": "D2", "active_tier": "off", "chain": []}
+    return raw_plan(actor, requested_tier="strict", promises=CLAIMS, accept=[], mounts=mounts, landlock=None, env=env, record=record, cwd="/tmp")
+
+
+@requirement("nest.word_of_a_plan")
+@pytest.mark.parametrize("tier", TIERS)
+def test_what_a_plan_from_inside_promises_beyond_the_box_around_is_believed_by_nobody(actor: Actor, tier: str) -> None:
+    secret = actor.put(f"{actor.home}/diary.txt", "dear-diary\n")
+    show = ["/usr", "/etc", actor.home, str(actor.stage.root)]
+    argv = [PYTHON, "-I", "-B", "-c", ASKS.format(lib=str(actor.stage.lib), secret=secret)]
+    run, (got,) = asked(actor, [{"do": "told", "plan": lying_plan(actor, show), "argv": argv}], tier=tier)
+    assert got["end"] == "end 0", got
+    inside = json.loads(got["out"])
+    assert inside["bare"] == "dear-diary\n", "the box shows the home, whatever its plan says"
+    assert (inside["where"], inside["tier"], inside["record"]["effective_tier"]) == ("box", tier, tier)
+    said = [inside["record"][name] for name in ("decision", "row", "active_tier", "tier_known", "write")]
+    assert said == ["tighten", "D8", tier, True, [actor.workspace]]
+    assert (inside["row"], inside["out"]) == ("D8", ""), "an honest request in it is not passed through"
+    # The log has it as data of the outer run, and no higher.
+    launches = [row for row in said_inside(records(actor), run.receipt["run_id"]) if row.get("record") == "launch" and row["backend"] == "namespaces"]
+    assert [row["effective_tier"] for row in launches] == [tier, tier], launches
+    assert all(row["tier_downgrade"] and (row["active_tier"], row["would_be"]) == (tier, "strict") for row in launches)
+    # Who asked may be told of its own promises, as such.
+    launch = got["records"][0]
+    own = {row["id"] for row in launch["promises"] if row["state"] == "kept" and row["reason"] == "by the plan of the program that asked"}
+    assert own == {one.id for one in PROMISES if Tier[tier] not in one.tiers}
+
+
+@requirement("nest.word_of_a_plan")
+def test_a_view_that_is_the_outer_box_s_is_no_strict_one(actor: Actor) -> None:
+    whole = lying_plan(actor, [])
+    parts = [row for row in whole["mounts"] if row["kind"] in ("proc", "dev") or row["target"] == "/run"]
+    laid = whole | {"mounts": [bind("/", type="dir", recursive=True, create=False), *parts]}
+    under = whole | {"mounts": [tmpfs("/"), *parts, bind("/", type="dir", recursive=True, target="/all")]}
+    argv = ["/usr/bin/true"]
+    _, got = asked(actor, [{"do": "told", "plan": plan, "argv": argv} for plan in (laid, under)])
+    assert [one["end"] for one in got] == ["promise_not_kept"] * 2, got
 
 
 @requirement("nest.hostile_requests")

@@ -89,12 +89,8 @@ fn ask(args: &Args, block: &Block, start: &Start) -> Result<Client, Failed> {
     let null = sys::openat(libc::AT_FDCWD, c"/dev/null", libc::O_RDWR, 0).map_err(fail("/dev/null"))?;
     let open = |fd: RawFd| if sys::fstat(fd).is_ok() { fd } else { null.as_raw_fd() };
     let streams = [open(0), open(1), open(2)];
-    let fds: Vec<RawFd> = [plan_fd, sealed.as_raw_fd()]
-        .into_iter()
-        .chain(streams)
-        .chain(args.report_fd)
-        .chain(kept)
-        .collect();
+    let fds: Vec<RawFd> =
+        [plan_fd, sealed.as_raw_fd()].into_iter().chain(streams).chain(args.report_fd).chain(kept).collect();
     let link = connect().map_err(fail(SOCKET))?;
     wire::send(link.as_raw_fd(), MAGIC, &fds, true).map_err(fail(SOCKET))?;
     let client = Client { link, signals, caller: args.caller_pidfd, terminal: Terminal::open(), command: 0 };
@@ -194,7 +190,9 @@ impl Client {
 
     fn stopped(&mut self, signal: i32) {
         let asks = matches!(signal, libc::SIGTTIN | libc::SIGTTOU);
-        if asks && !self.terminal.handed && self.terminal.hand_over(self.command) {
+        // It may have asked before the terminal was its own, and be told of only now.
+        let has = self.terminal.is_with(self.command);
+        if asks && (has || (!self.terminal.handed && self.terminal.hand_over(self.command))) {
             return self.say(libc::SIGCONT, true);
         }
         if !(asks || signal == libc::SIGTSTP) || !self.terminal.is_job() {

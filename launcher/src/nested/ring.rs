@@ -2,22 +2,36 @@
 //!
 //! Owns the way from an outer box to an inner one: promises, Landlock rules, filters, limits and
 //! network. All of it is taken from what the outer box was made with, nothing from the request,
-//! so an inner plan can only take away. Next: nested.rs (who applies it), promises.rs.
+//! so an inner plan can only take away. Whoever asked made the inner plan, so what it promises beyond
+//! the box around is its own word: it is told so in its receipt, and nobody else is told of it.
+//! Next: nested.rs (who applies it), promises.rs.
 
 use std::collections::BTreeSet;
 
 use crate::facts::Seen;
 use crate::paths::within;
 use crate::plan::{Backend, Limits, Net, Plan, PlanPromise, Row};
-use crate::promises::{Evaluation, FactSet, State, Tier};
+use crate::promises::{Evaluation, FactSet, PromiseState, State, Tier};
 use crate::report::Refusal;
 use crate::session;
 use crate::steps::landlock::{self, Rules};
 
+/// What a box may do, as its record lists it; src/stockade/host/within.py compares a request with it.
+const ALLOWED: [&str; 7] = ["env", "read", "write", "sockets", "devices", "allow", "limits"];
+/// Of a view that is made from nothing, which is seen in the plan's rows.
+const ALLOW_LISTED: [&str; 2] = ["fs.home", "fs.system"];
+/// Behind a promise that a program inside makes to itself.
+const OWN_WORD: &str = "by the plan of the program that asked";
+
 /// The outer box, as its supervisor made it.
 #[derive(Debug, Clone)]
 pub struct Ring {
+    /// Kept by what is known outside: that of the outermost box or less.
     pub tier: Tier,
+    /// Promises of that kind.
+    pub kept: Vec<String>,
+    /// What the outermost box was allowed, and with it the most that one in it can be.
+    pub allowed: serde_json::Map<String, serde_json::Value>,
     pub promises: Vec<PlanPromise>,
     /// Promises of the outer box's own tier that it does not keep.
     pub lost: Vec<String>,
@@ -34,13 +48,24 @@ pub struct Ring {
 
 impl Ring {
     /// What a box that was made by this plan, inside `outer` if there is one, keeps around others.
-    pub fn of(plan: &Plan, outer: Option<&Ring>, evaluation: &Evaluation, run_id: &str, seen: Seen) -> Ring {
+    /// `known`: without what rests on the word of the plan.
+    pub fn of(
+        plan: &Plan,
+        outer: Option<&Ring>,
+        told: &Evaluation,
+        known: &Evaluation,
+        run_id: &str,
+        seen: Seen,
+    ) -> Ring {
         let tier = session::requested(plan).unwrap_or(Tier::Off);
         let wanted = |id: &str| plan.promises.iter().any(|p| p.id == id && p.tiers.iter().any(|t| t == tier.name()));
-        let lost =
-            evaluation.states.iter().filter(|s| s.state != State::Kept && (wanted(&s.id) || s.state == State::Waived));
+        let lost = told.states.iter().filter(|s| s.state != State::Kept && (wanted(&s.id) || s.state == State::Waived));
+        let kept = known.states.iter().filter(|s| s.state == State::Kept);
+        let listed = plan.record.iter().filter(|(key, _)| ALLOWED.contains(&key.as_str()));
         let mut ring = Ring {
-            tier: evaluation.effective_tier,
+            tier: known.effective_tier,
+            kept: kept.map(|s| s.id.clone()).collect(),
+            allowed: listed.map(|(key, value)| (key.clone(), value.clone())).collect(),
             promises: plan.promises.clone(),
             lost: lost.map(|s| s.id.clone()).collect(),
             facts: session::facts(plan, outer, seen),
@@ -53,6 +78,7 @@ impl Ring {
         };
         if let Some(outer) = outer {
             ring.promises = outer.promises.clone();
+            ring.allowed = outer.allowed.clone();
             ring.lost.extend(outer.lost.iter().cloned());
             ring.net = if outer.net == Net::None { Net::None } else { plan.net };
             ring.limits = vec![tighter(&outer.limits[0], &plan.limits)];
@@ -71,6 +97,22 @@ impl Ring {
         self.promises.iter().map(|known| self.promise(known, plan)).collect()
     }
 
+    /// The same without what rests on the plan alone: what the box around keeps holds in all of it.
+    pub fn known(&self, plan: &Plan) -> Vec<PlanPromise> {
+        let mut rows = self.promises(plan);
+        for row in rows.iter_mut().filter(|row| row.state.is_none() && !self.kept.contains(&row.id)) {
+            (row.state, row.reason) = (Some("not_kept".to_string()), Some(OWN_WORD.to_string()));
+        }
+        rows
+    }
+
+    /// Says in the receipt of who asked which promises are its own word.
+    pub fn mark(&self, states: &mut [PromiseState]) {
+        for row in states.iter_mut().filter(|row| row.state == State::Kept && !self.kept.contains(&row.id)) {
+            row.reason = Some(OWN_WORD.to_string());
+        }
+    }
+
     fn promise(&self, known: &PlanPromise, plan: &Plan) -> PlanPromise {
         let mut row = PlanPromise { state: None, reason: None, ..known.clone() };
         let told = plan.promises.iter().find(|row| row.id == known.id);
@@ -78,6 +120,9 @@ impl Ring {
         (row.state, row.reason) = match told {
             None => weaker("not in the plan"),
             Some(_) if self.lost.contains(&known.id) => weaker("not kept by the box around"),
+            Some(told) if told.state.is_none() && ALLOW_LISTED.contains(&known.id.as_str()) && shows_all(plan) => {
+                weaker("shows all of the box around")
+            }
             Some(told) => (told.state.clone(), told.reason.clone()),
         };
         if let Some(told) = told {
@@ -89,6 +134,11 @@ impl Ring {
         }
         row
     }
+}
+
+fn shows_all(plan: &Plan) -> bool {
+    let made = plan.mounts.first().is_some_and(|row| matches!(row, Row::Tmpfs { target, .. } if target == "/"));
+    !made || plan.mounts.iter().any(|row| sources(row).contains(&"/"))
 }
 
 /// The stricter of two limits, each by itself.

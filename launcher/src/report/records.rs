@@ -8,7 +8,7 @@ use super::SCHEMA;
 use crate::copyback::Copied;
 use crate::discard::Discarded;
 use crate::persist::Change;
-use crate::promises::{PromiseState, Tier};
+use crate::promises::{Evaluation, PromiseState, Tier};
 use crate::ulid;
 
 /// What was proved before exec. Written only after exec has succeeded.
@@ -45,6 +45,22 @@ pub struct Launch {
     pub supervisor: Supervisor,
     pub command_pid: i32,
     pub origin: &'static str,
+}
+
+impl Launch {
+    /// For others than the one who asked from inside a box: of the promises those that are known to be kept.
+    pub fn known(self, evaluation: Evaluation) -> Launch {
+        Launch {
+            tier_downgrade: evaluation.effective_tier < self.requested_tier,
+            effective_tier: evaluation.effective_tier,
+            promises: evaluation.states,
+            missing: evaluation.missing,
+            would_be: evaluation.would_be,
+            kept: evaluation.kept,
+            of: evaluation.of,
+            ..self
+        }
+    }
 }
 
 /// Why there is a box and what was around when that was decided, in the words of who decided.
