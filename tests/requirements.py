@@ -171,6 +171,7 @@ PROVE = (
     _field("prove.leaves_nothing", "no file, process or shared object stays, also when the proof is interrupted or killed", "prove"),
     _field("prove.against", "the same attacks are shown in another sandbox; what cannot be compared or proved is refused by name", "prove"),
     _field("prove.without_namespaces", "boxes of backend landlock are attacked alike; where there is none that is said by its code", "prove"),
+    _field("prove.nested", "boxes that the supervisor of another builds inside it are attacked alike, and where it builds none that is said", "prove, nested"),
     _field("prove.cannot_tell", "where the attacks cannot be made the status is 2, never 0", "prove"),
 )
 

@@ -20,7 +20,7 @@ from support.alone import filtered, limited, plain_plan
 from support.boxes import op
 from support.cli import environment, stockade
 from support.live import LiveBox, descendants, parent_of, processes_with, wait_until
-from support.plans import bind, launch, launching, tmpfs
+from support.plans import bind, launch, launching, small_plan, tmpfs
 
 # Sessions of their own, deaf to what can be ignored; each announces itself only once all of that is so.
 BOMB = """
@@ -261,8 +261,6 @@ def test_a_step_that_fails_refuses_and_keyrings_that_nobody_reaches_are_called_s
 
 @requirement("alone.refused")
 def test_a_plan_of_namespaces_cannot_be_called_a_further_layer(user: Actor) -> None:
-    from support.plans import small_plan
-
     assert launch(user, small_plan(user), ["true"], options=["--tighten"]).code == "usage"
     assert launch(user, plain_plan(user), ["true"], options=["--tighten"]).status == 0
 
@@ -278,6 +276,25 @@ def test_a_local_socket_that_could_be_aimed_anywhere_is_not_handed_over(user: Ac
     finally:
         for end in (*stream, *aimed, fresh):
             end.close()
+
+
+@requirement("alone.promises")
+@pytest.mark.parametrize("backend", ["landlock", "namespaces"])
+def test_a_memory_file_and_a_deleted_file_can_be_handed_over(user: Actor, backend: str) -> None:
+    """Neither has a name; the one has no place that a rule could allow, the other has."""
+    held = os.memfd_create("held")
+    os.write(held, b"in memory")
+    path = user.put(f"{user.elsewhere}/deleted", "on disk", 0o644)
+    gone = os.open(path, os.O_RDONLY)
+    user.remove(path)
+    fds = [held, gone]
+    plan = plain_plan(user, fds=fds) if backend == "landlock" else small_plan(user, fds=fds, landlock={**plain_plan(user)["landlock"], "abi": 3, "scope_signal": False, "scope_abstract": False})
+    try:
+        ended = launch(user, plan, ["/bin/sh", "-c", " && ".join(f"cat /proc/self/fd/{fd}" for fd in fds)], extra_fds=fds)
+    finally:
+        for fd in fds:
+            os.close(fd)
+    assert (ended.code, ended.out) == (None, "in memoryon disk"), ended
 
 
 @requirement("alone.refused")

@@ -126,13 +126,43 @@ def test_root_has_no_box_without_namespaces_to_be_attacked(root: Actor) -> None:
     wait_until(lambda: traces(root) == [], "everything is cleared away")
 
 
-def weakened(actor: Actor, tier: str, *, before: Sequence[str] = (), **more: Any) -> dict[str, Any]:
+@requirement("prove.nested", "prove.nothing_broken")
+def test_boxes_inside_a_box_are_attacked_alike(actor: Actor) -> None:
+    said = stockade(actor, "prove", "--nested", "--json")
+    document = said.json()
+    jsonschema.validate(document, SCHEMA)
+    assert (said.status, document["answer"], document["nested"]) == (0, "nothing_broken", True), said
+    assert [(trial["name"], trial["effective_tier"], trial["code"]) for trial in document["tiers"]] == [(tier, tier, None) for tier in TIERS]
+    for found in states(document).values():
+        assert {promise for promise, state in found.items() if state != "kept"} <= MAY_BE_IDLE, found
+    wait_until(lambda: traces(actor) == [], "everything is cleared away")
+
+
+@requirement("prove.nested", "prove.finds_broken")
+def test_it_is_the_inner_box_that_is_attacked(user: Actor) -> None:
+    """The outer one lets through what the inner one is weakened by."""
+    found = weakened(user, "strict", nested=True, read=["~/notes.txt"])
+    assert (found["status"], found["rows"]["fs.home"][0]) == (1, "broken") and "planted" in found["rows"]["fs.home"][1]
+    assert {name for name, (state, _) in found["rows"].items() if state == "broken"} == {"fs.home"}
+
+
+@requirement("prove.nested", "prove.cannot_tell")
+def test_without_a_supervisor_that_builds_boxes_nothing_can_be_told_of_them(user: Actor) -> None:
+    said = stockade(user, "prove", "--tier", "standard", "--nested", "--json", before=filtered(user))
+    document = said.json()
+    jsonschema.validate(document, SCHEMA)
+    trial = document["tiers"][0]
+    assert (said.status, trial["code"], trial["promises"]) == (2, "prove_unsupported", []) and "backend landlock" in trial["reason"], said
+    wait_until(lambda: traces(user) == [], "everything is cleared away")
+
+
+def weakened(actor: Actor, tier: str, *, nested: bool = False, before: Sequence[str] = (), **more: Any) -> dict[str, Any]:
     """Prove one tier with options that weaken each box; returns its states, reasons and the exit status."""
     script = ("import json, sys\nfrom stockade.prove.run import prove\nfrom stockade.rules.tiers import parse\n"
-              "job = json.loads(sys.argv[1])\nproof = prove((parse(job['tier']),), more=job['more'])\n"
+              "job = json.loads(sys.argv[1])\nproof = prove((parse(job['tier']),), more=job['more'], nested=job['nested'])\n"
               "rows = {item.promise: (item.state, item.reason) for item in proof.trials[0].findings}\n"
               "print(json.dumps({'status': proof.status, 'rows': rows, 'code': proof.trials[0].code}))\n")
-    job = json.dumps({"tier": tier, "more": more})
+    job = json.dumps({"tier": tier, "more": more, "nested": nested})
     done = actor.call([*before, PYTHON, "-B", "-c", script, job], env=environment(actor), cwd="/")
     assert done.returncode == 0, done.stderr.decode()
     return dict(json.loads(done.stdout))
@@ -228,8 +258,8 @@ def test_a_granted_container_engine_waives_what_it_can_reach(actor: Actor) -> No
     assert {found["rows"][name][0] for name in ("ipc.sockets", "fs.credentials", "proc.no_control")} == {"waived"}
 
 
-def _interrupted(actor: Actor, number: int, ready: Callable[[], bool]) -> int:
-    child = actor.spawn(line("prove", "--json"), env=environment(actor), stdin=-3, stdout=-3, stderr=-3)
+def _interrupted(actor: Actor, number: int, ready: Callable[[], bool], *words: str) -> int:
+    child = actor.spawn(line("prove", "--json", *words), env=environment(actor), stdin=-3, stdout=-3, stderr=-3)
     try:
         wait_until(lambda: child.poll() is not None or ready(), "the proof is under way")
         assert child.poll() is None, "it ended before it could be interrupted"
@@ -251,6 +281,13 @@ def test_an_interrupted_proof_leaves_nothing(user: Actor, number: signal.Signals
     wait_until(lambda: traces(user) == [], "everything is cleared away")
 
 
+@requirement("prove.leaves_nothing", "prove.nested")
+def test_a_killed_proof_of_boxes_inside_a_box_leaves_nothing(user: Actor) -> None:
+    # The process that is attacked, the program between the boxes, and the attack program.
+    assert _interrupted(user, signal.SIGKILL, lambda: len(programs(user)) >= 3, "--nested") == -signal.SIGKILL
+    wait_until(lambda: traces(user) == [], "everything is cleared away")
+
+
 @requirement("prove.against")
 def test_another_sandbox_is_attacked_beside_the_tier(user: Actor) -> None:
     said = stockade(user, "prove", "--tier", "strict", "--against", "bwrap")
@@ -264,7 +301,7 @@ def test_another_sandbox_is_attacked_beside_the_tier(user: Actor) -> None:
 
 
 @pytest.mark.parametrize(("words", "code"), [
-    (("--nested",), "prove_unsupported"), (("--against", "srtt"), "prove_unsupported"), (("--tier", "off"), "value_invalid"),
+    (("--against", "srtt"), "prove_unsupported"), (("--tier", "off"), "value_invalid"),
     (("--tier", "auto"), "value_invalid"), (("--tier", "stict"), "unknown_tier"),
 ])
 @requirement("prove.against")

@@ -219,12 +219,28 @@ fn add_descriptors(mut created: RulesetCreated, kept: &[i32], abi: ABI) -> Resul
             rights |= AccessFs::IoctlDev;
         }
         let Some(path) = reopen(*fd) else { continue };
-        created = allow(created, path, rights & AccessFs::from_file(abi), "descriptor")?;
+        let rights = rights & AccessFs::from_file(abi);
+        if st.st_nlink == 0 {
+            // A memory file among them, which has no place either: only the kernel tells it from a deleted one.
+            let twin = created.try_clone().map_err(|e| Refusal::new("landlock_denied", "ruleset").io(&e))?;
+            allow(twin, path, rights, "descriptor").map(drop).or_else(placeless)?;
+        } else {
+            created = allow(created, path, rights, "descriptor")?;
+        }
     }
     Ok(created)
 }
 
-/// An O_PATH twin; None for objects without a place in a file system (memfd, pipe).
+/// Source: security/landlock/syscalls.c, get_path_from_fd: what lies on no mount of a user is not
+/// restricted (fs.c, is_nouser_or_private) and takes no rule.
+fn placeless(refusal: Refusal) -> Result<(), Refusal> {
+    match refusal.errno {
+        Some(libc::EBADFD) => Ok(()),
+        _ => Err(refusal),
+    }
+}
+
+/// An O_PATH twin; None for objects that cannot be opened by name again.
 fn reopen(fd: i32) -> Option<OwnedFd> {
     let twin = sys::open_path(&format!("/proc/self/fd/{fd}"), 0, 0).ok()?;
     let _ = twin.as_fd();

@@ -10,7 +10,7 @@ from typing import Any
 
 from stockade.cli.grammar import Parsed
 from stockade.cli.output import Progress, clean, emit, paint, say, table
-from stockade.errors import ConfigError, Refused
+from stockade.errors import ConfigError
 from stockade.prove.model import Finding, Outcome
 from stockade.prove.run import Proof, Trial
 from stockade.prove.run import prove as attack
@@ -23,11 +23,9 @@ _SHOWN = 12
 
 def prove(parsed: Parsed) -> int:
     """Attack what the tiers promise and say what held."""
-    if parsed.flag("nested"):
-        raise Refused("prove_unsupported", "--nested: this version builds no box in a box, so there is none to attack")
     tiers = _tiers(parsed.text("tier"))
     with Progress("attacking", 1.0) as bar:
-        proof = attack(tiers, against=parsed.text("against"), progress=bar.step)
+        proof = attack(tiers, against=parsed.text("against"), nested=parsed.flag("nested"), progress=bar.step)
     if parsed.flag("json"):
         emit(SCHEMA, document(proof))
     else:
@@ -66,7 +64,7 @@ def _answer(proof: Proof) -> str:
         trial = proof.unanswered[0]
         return f"{paint('cannot tell', 'red')}: {clean(f'{trial.name}: {trial.code}: {trial.reason}')}"
     worked = sum(outcome.state == "worked" for outcome in proof.bare)
-    names = ", ".join(trial.name for trial in proof.trials)
+    names = ", ".join(trial.name for trial in proof.trials) + (" inside standard" if proof.nested else "")
     states = {item.state for trial in proof.trials for item in trial.findings}
     if states == {"kept"}:
         return f"{paint('kept', 'green')}: {names}: {worked} attacks work without a box, none in one"
@@ -113,6 +111,7 @@ def document(proof: Proof) -> dict[str, Any]:
     """Return everything that was shown as plain data."""
     return {
         "answer": "broken" if proof.broken else "cannot_tell" if proof.unanswered else "nothing_broken",
+        "nested": proof.nested,
         "without_a_box": [_row(outcome) for outcome in proof.bare],
         "tiers": [_trial(trial) for trial in proof.trials],
         "against": _trial(proof.peer) if proof.peer else None,

@@ -18,7 +18,7 @@ from stockade.frozen import dataclass, field, replace
 from stockade.host.active import active
 from stockade.paths import config_home
 from stockade.process.receipt import Receipt
-from stockade.prove import sessions
+from stockade.prove import nesting, sessions
 from stockade.prove.catalogue import attacks
 from stockade.prove.model import Answer, Attack, Claim, Finding, Outcome, Shape, find
 from stockade.prove.sessions import SHAPES, Session
@@ -65,6 +65,7 @@ class Proof:
     bare: tuple[Outcome, ...] = field(repr=False)
     trials: tuple[Trial, ...]
     peer: Trial | None = None
+    nested: bool = False  # the boxes were inside one of standard
 
     @property
     def broken(self) -> tuple[tuple[str, Finding], ...]:
@@ -91,19 +92,20 @@ class _Ran:
     receipts: Mapping[str, Receipt]
 
 
-def prove(tiers: Sequence[Tier], *, against: str | None = None, more: Mapping[str, Any] | None = None,
-          progress: Callable[[float], None] = lambda part: None) -> Proof:
+def prove(tiers: Sequence[Tier], *, against: str | None = None, nested: bool = False,
+          more: Mapping[str, Any] | None = None, progress: Callable[[float], None] = lambda part: None) -> Proof:
     """Attack every promise of the tiers and say what held.
 
-    Args: against: another sandbox to try the same in; more: options added to each box, so that a
-    test can weaken it; progress: is told the part that is done.
+    Args: against: another sandbox to try the same in; nested: the boxes are inside one of standard; more:
+    options added to each box, so that a test can weaken it; progress: is told the part that is done.
     Raises: Refused, ConfigError, LaunchFailed when nothing could be tried at all.
     """
     if active().where == "box":
         raise Refused("nested_unsupported", "prove: got a process inside a box, expected one outside")
     rival = None if against is None else sessions.peer(against)
+    place = partial(nesting.box if nested else sessions.box, more=more or {})
     try:
-        return _proof(tiers, against, rival, more or {}, progress)
+        return replace(_proof(tiers, against, rival, place, progress), nested=nested)
     except OSError as error:
         # The fixtures are ordinary files, and limits of the caller hold for them.
         raise shortage(error, "fixtures") or _impossible(error) from error
@@ -115,7 +117,7 @@ def _impossible(error: OSError) -> LaunchFailed:
     return LaunchFailed("prove_failed", f"{what}: cannot be made or used ({name})")
 
 
-def _proof(tiers: Sequence[Tier], against: str | None, rival: Start | None, more: Mapping[str, Any],
+def _proof(tiers: Sequence[Tier], against: str | None, rival: Start | None, place: Callable[[Tier], Start],
            progress: Callable[[float], None]) -> Proof:
     with opened() as stage:
         every = tuple(attacks(stage))
@@ -126,7 +128,7 @@ def _proof(tiers: Sequence[Tier], against: str | None, rival: Start | None, more
         trials = []
         for number, tier in enumerate(tried):
             progress((number + 1) / places)
-            trial = _timed(str(tier), partial(_tier, stage, tier, bare, more))
+            trial = _timed(str(tier), partial(_tier, stage, tier, bare, place(tier)))
             raised = tuple(str(asked) for asked in tiers if asked < tier and tier == policy.min_tier)
             trials.append(replace(trial, raised=raised, raised_by=policy.origin("min_tier") if raised else ""))
         progress((places - 1) / places)
@@ -151,11 +153,11 @@ def _timed(name: str, trial: Callable[[], Trial]) -> Trial:
     return replace(found, name=name, seconds=round(time.monotonic() - started, 2))
 
 
-def _tier(stage: Stage, tier: Tier, bare: Sequence[Outcome], more: Mapping[str, Any]) -> Trial:
+def _tier(stage: Stage, tier: Tier, bare: Sequence[Outcome], start: Start) -> Trial:
     """Attack the promises that the tier makes."""
     counted = [first for first in bare if tier in by_id(first.attack.promise).tiers
                and (first.attack.tiers is None or tier in first.attack.tiers)]
-    ran = _run(stage, _workable(counted), sessions.box(tier, more))
+    ran = _run(stage, _workable(counted), start)
     findings = []
     for promise in required(tier):
         mine = [first for first in counted if first.attack.promise == promise.id]

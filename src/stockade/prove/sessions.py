@@ -184,29 +184,37 @@ def bare(stage: Stage, shape: Shape, terminal: int) -> Any:
 def box(tier: Tier, more: Mapping[str, Any]) -> Start:
     """Return what starts it in a box of the tier. ``more``: options that a test weakens the box with."""
     def start(stage: Stage, shape: Shape, terminal: int) -> Any:
-        options: dict[str, Any] = {
-            "tier": str(tier), "caller": "operator", "cwd": stage.project, "net": shape.net, "cache": "off",
-            "limits": dict(shape.limits), "env": stage.environment(), "pass_fds": (terminal,),
-            **{**more, "read": [stage.granted, *_programs(), *more.get("read", ())]}}
-        options["_prepare"] = partial(ruled, state=StateHome(path=stage.state))
-        try:
-            return _started(options)
-        except Refused as refused:
-            if not refused.missing:
-                raise
-            # The host cannot keep these: the box is made all the same, and its receipt says so.
-            with warnings.catch_warnings(action="ignore", category=DowngradeWarning):
-                return _started({**options, "accept": [*more.get("accept", ()), *refused.missing]})
+        return started(line(), stage.state, options(stage, shape, terminal, tier, more))
 
     return start
 
 
-def _started(options: Mapping[str, Any]) -> Any:
-    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    return Popen._of([*python(), PROGRAM], {**streams, **options})
+def line() -> list[str]:
+    """Return the attack program as it runs in a box."""
+    return [*python(), PROGRAM]
 
 
-def _programs() -> list[str]:
+def options(stage: Stage, shape: Shape, terminal: int, tier: Tier, more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is asked for, as plain data."""
+    return {"tier": str(tier), "caller": "operator", "cwd": stage.project, "net": shape.net, "cache": "off",
+            "limits": dict(shape.limits), "env": stage.environment(), "pass_fds": (terminal,),
+            **{**more, "read": [stage.granted, *programs(), *more.get("read", ())]}}
+
+
+def started(argv: Sequence[str], state: str, options: Mapping[str, Any]) -> Any:
+    """Start a box with pipes; what the host cannot keep is accepted, and its receipt says so. Raises: Refused."""
+    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, **options,
+               "_prepare": partial(ruled, state=StateHome(path=state))}
+    try:
+        return Popen._of(argv, options)
+    except Refused as refused:
+        if not refused.missing:
+            raise
+        with warnings.catch_warnings(action="ignore", category=DowngradeWarning):
+            return Popen._of(argv, {**options, "accept": [*options.get("accept", ()), *refused.missing]})
+
+
+def programs() -> list[str]:
     """Return what runs inside: this package, and the tree of an interpreter that is not the system's own.
 
     Both may lie where every box has a directory of its own, such as /tmp.
@@ -219,7 +227,7 @@ def peer(name: str) -> Start:
     program, line = peers.peer(name)
 
     def start(stage: Stage, shape: Shape, terminal: int) -> Any:
-        argv = [*line(program, stage, _programs()), *python(), PROGRAM]
+        argv = [*line(program, stage, programs()), *python(), PROGRAM]
         return _exec.own_program(argv, stage.environment(), cwd=stage.project, pass_fds=(terminal,))
 
     return start
