@@ -171,6 +171,7 @@ PROVE = (
     _field("prove.finds_broken", "a box that lets an attack through is called broken where its receipt says kept, and waived where it says so", "prove"),
     _field("prove.leaves_nothing", "no file, process or shared object stays, also when the proof is interrupted or killed", "prove"),
     _field("prove.against", "the same attacks are shown in another sandbox; what cannot be compared or proved is refused by name", "prove"),
+    _field("prove.without_namespaces", "boxes of backend landlock are attacked alike; where there is none that is said by its code", "prove"),
     _field("prove.cannot_tell", "where the attacks cannot be made the status is 2, never 0", "prove"),
 )
 
@@ -205,8 +206,9 @@ ALONE = (
     _field("alone.chosen", "where namespaces are refused an ordinary user's box is made of Landlock and a filter, and its receipt says so", "tiers, backends"),
     _field("alone.promises", "without namespaces each tier keeps every promise that needs none, and renames work", "tiers, backends"),
     _field("alone.lost", "what no rule can keep inside a write root is refused by name unless it is accepted, and then not called kept", "tiers, backends"),
-    _field("alone.reaped", "one signal ends a fork bomb, also when the supervisor or the first process of the box is killed", "launcher, tighten"),
+    _field("alone.reaped", "one signal ends a fork bomb, also when two of supervisor, first process and keeper are killed at once", "launcher, tighten"),
     _field("alone.refused", "root callers, older kernels, sockets and plans that need a mount are refused by type", "tiers, backends"),
+    _field("alone.kept", "a start without namespaces gives the answer of an earlier one, for ten minutes and to callers confined alike", "tiers, backends"),
     _field("alone.layers", "the sixteenth layer is used and the seventeenth refused, with nothing started", "decision, nested"),
 )
 

@@ -11,6 +11,7 @@ use std::os::fd::AsRawFd;
 
 use crate::control::{self, Event, Order};
 use crate::init::{self, Gate, Launch};
+use crate::keeper::Keeper;
 use crate::plan::{invalid, GuardLost, Ids, Net, Plan};
 use crate::report::Refusal;
 use crate::steps::{caps, guards, landlock, seccomp};
@@ -160,6 +161,7 @@ fn start(launch: &mut Launch, held: &mut Option<Gate>, wipe: &impl Fn()) -> Resu
     sys::prctl(libc::PR_SET_NAME, c"stockade-init".as_ptr() as u64)
         .map_err(|e| Refusal::new("fork_failed", "P1").io(&e))?;
     caps::drop_all()?;
+    let keeper = Keeper::start()?;
     seccomp::install("init").map_err(|e| Refusal::new("seccomp_denied", "init").io(&e))?;
     if let Some(gate) = held.take() {
         gate.open(launch.errors.take());
@@ -176,13 +178,14 @@ fn start(launch: &mut Launch, held: &mut Option<Gate>, wipe: &impl Fn()) -> Resu
         memory_bytes: launch.plan.limits.memory_bytes,
         cpu_time_s: launch.plan.limits.cpu_time_s,
         processes: launch.plan.limits.processes,
-        tree: Tree::Descendants,
+        tree: Tree::Descendants { but: keeper.pid },
+        keeper: Some(keeper),
         end_on_loss: launch.plan.guard_lost == GuardLost::End,
         deadline: Watch::deadline(launch.wall_ms),
     })
 }
 
-/// A P1 that somebody else kills takes the command along; P0 ends what is left then (`sweep`).
+/// A P1 that somebody else kills takes the command along; P0 and the keeper end what is left then.
 fn end_with_init() -> Result<(), Refusal> {
     sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64).map_err(|e| Refusal::new("fork_failed", "command").io(&e))
 }

@@ -305,6 +305,7 @@ fn start(launch: &mut Launch, built: Built, held: &mut Option<Gate>, wipe: &impl
         cpu_time_s: launch.plan.limits.cpu_time_s,
         processes: None,
         tree: Tree::Namespace,
+        keeper: None,
         end_on_loss: launch.plan.guard_lost == GuardLost::End,
         deadline: Watch::deadline(launch.wall_ms),
     })

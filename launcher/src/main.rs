@@ -26,6 +26,7 @@ mod facts;
 mod glob;
 mod init;
 mod inside;
+mod keeper;
 mod launch;
 mod look;
 mod nest;

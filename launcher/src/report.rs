@@ -84,6 +84,9 @@ pub const CODES: &[(&str, u8, &str)] = &[
     ("resource", 0, "the machine is short of memory, descriptors or space; try again"),
 ];
 
+/// Source: landlock_restrict_self(2), E2BIG.
+const LAYERS: &str = "sixteen layers of Landlock are around this already, and each box takes two; start it further out";
+
 /// Why a launch did not happen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
@@ -125,9 +128,9 @@ impl Refusal {
     /// Adds the error of the system call. The code stays that of the step; a
     /// shortage is marked transient, so that no probe caches it.
     pub fn io(mut self, error: &io::Error) -> Self {
-        self.errno = error.raw_os_error();
-        match self.errno {
+        match error.raw_os_error() {
             Some(number) => {
+                self = self.number(number);
                 self.transient = errno::is_transient(number) && !self.is_fixed_limit(number);
                 if self.transient {
                     self.hint = hint_of("resource");
@@ -135,6 +138,15 @@ impl Refusal {
             }
             None if self.detail.is_empty() => self.detail = show(error.to_string().as_bytes()),
             None => {}
+        }
+        self
+    }
+
+    /// The error number alone, with the hint of the two together where there is one.
+    pub fn number(mut self, number: i32) -> Self {
+        self.errno = Some(number);
+        if (self.code, number) == ("landlock_denied", libc::E2BIG) {
+            LAYERS.clone_into(&mut self.hint);
         }
         self
     }

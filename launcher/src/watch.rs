@@ -10,6 +10,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use crate::control::{self, Event, Order};
+use crate::keeper::Keeper;
 use crate::steps::guards::{Moves, Placed};
 use crate::sys;
 
@@ -28,8 +29,8 @@ const GRACE: Duration = Duration::from_secs(1);
 pub enum Tree {
     /// All that the pid namespace has, but process 1.
     Namespace,
-    /// What this process has started, and what that has.
-    Descendants,
+    /// What this process has started, and what that has; not the keeper.
+    Descendants { but: libc::pid_t },
 }
 
 pub struct Watch {
@@ -48,6 +49,8 @@ pub struct Watch {
     /// Only where no limit of the kernel counts the box alone.
     pub processes: Option<u64>,
     pub tree: Tree,
+    /// Only without a pid namespace.
+    pub keeper: Option<Keeper>,
     /// A lost guard ends the box (strict); else the box stands still until it is back.
     pub end_on_loss: bool,
     pub deadline: Option<Instant>,
@@ -221,6 +224,12 @@ impl Watch {
             if pid <= 0 {
                 return false;
             }
+            let ended = libc::WIFEXITED(status) || libc::WIFSIGNALED(status);
+            if ended && self.keeper.as_ref().is_some_and(|keeper| keeper.pid == pid) {
+                // Killed by somebody else: the end of ours is the end of the box.
+                self.end_all();
+                return true;
+            }
             if pid != self.command {
                 continue;
             }
@@ -230,6 +239,7 @@ impl Watch {
                 self.tell_if_room(&Event::Continued);
             } else {
                 self.end_all();
+                self.keeper.iter().for_each(Keeper::reap);
                 self.tell(&Event::Ended(status, childless()));
                 return true;
             }
@@ -260,7 +270,7 @@ fn childless() -> bool {
 fn processes(tree: Tree) -> Vec<u32> {
     match tree {
         Tree::Namespace => numbers().filter(|pid| *pid != 1).collect(),
-        Tree::Descendants => descendants(),
+        Tree::Descendants { but } => descendants().into_iter().filter(|pid| *pid != but as u32).collect(),
     }
 }
 

@@ -39,9 +39,11 @@ impl Refusal {
         // P1 and P2 may both have failed: the first word counts.
         let wire = serde_json::Deserializer::from_slice(bytes).into_iter::<Wire>().next()?.ok()?;
         let code = CODES.iter().find(|row| row.0 == wire.code)?.0;
-        let mut refusal = Refusal::new(code, wire.object).detail(wire.detail).transient(wire.transient);
-        refusal.errno = wire.errno;
-        Some(refusal)
+        let refusal = Refusal::new(code, wire.object).detail(wire.detail).transient(wire.transient);
+        Some(match wire.errno {
+            Some(number) => refusal.number(number),
+            None => refusal,
+        })
     }
 
     pub fn is(&self, code: &str) -> bool {
@@ -70,6 +72,8 @@ mod tests {
         assert!(bytes.len() <= PIPE_BUF);
         let back = Refusal::from_bytes(&bytes).unwrap();
         assert_eq!((back.code, back.errno), ("mount_denied", Some(libc::EACCES)));
+        let layers = Refusal::new("landlock_denied", "domain").errno(libc::E2BIG);
+        assert_eq!(Refusal::from_bytes(&layers.to_bytes()), Some(layers));
         let twice = [bytes.clone(), Refusal::new("caps_denied", "x").to_bytes()].concat();
         assert_eq!(Refusal::from_bytes(&twice).unwrap().code, "mount_denied");
         assert!(Refusal::from_bytes(b"{\"code\":\"no_such\"}").is_none());

@@ -204,8 +204,7 @@ def _accept(case: Case) -> Answer:
                                       "only in a box of known tier below the tier")
     if blocked or case.place.wider is None:
         return blocked or case.beyond()
-    missing = case.missing_inside()
-    open_ = case.refused_of(missing, case.active or Tier.off)
+    open_ = case.refused_of(case.missing_inside(), case.active or Tier.off)
     if open_ or case.request.policy.min_tier > (case.active or Tier.off):
         return f"nobody accepts to lose {', '.join(open_)}" if open_ else "policy sets a floor above the box"
     return case.through(f"{case.around()} does not keep {', '.join(case.added())}, which the caller accepts",

@@ -90,6 +90,11 @@ def compile_env(resolved: Resolved, *, tier: Tier | None = None,
     return EnvPolicy(mode="deny", keep=_unique(keep), drop=drop, drop_values=shapes, set=pairs)
 
 
+def secret_names() -> tuple[str, ...]:
+    """Return the patterns of ``rules/env-secrets.toml``."""
+    return _unique(_patterns("env-secrets"))
+
+
 def _patterns(name: str) -> list[str]:
     return [entry.pattern or entry.id for entry in load_list(name)]
 

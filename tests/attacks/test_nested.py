@@ -70,15 +70,19 @@ def test_a_network_is_never_more_than_that_of_the_outer_box(actor: Actor, around
 
 @requirement("nest.only_narrows")
 def test_a_read_only_place_of_the_outer_box_stays_so_whatever_the_inner_one_is_granted(actor: Actor) -> None:
-    # /etc and the elsewhere directory are read-only outside; hooks are guarded.
-    hook = f"{actor.workspace}/.git/hooks/pre-push"
-    ask = [inner(actor, f"echo x > {actor.elsewhere}/new; echo x >> {hook}; mv .git .git2; true", tier="standard", write=[actor.elsewhere, actor.workspace])]
+    hook, made = f"{actor.workspace}/.git/hooks/pre-push", f"{actor.workspace}/made-inside"
     before = actor.sh(f"cat {hook}")
-    _, (got,) = asked(actor, ask, tier="guarded")
+    # All of it works without a box.
+    actor.sh(f"cp -a {hook} /tmp/kept && echo x >> {hook} && mv .git .git2 && mv .git2 .git && cp -a /tmp/kept {hook}; rm -f /tmp/kept")
+    ask = [inner(actor, f"echo x >> {hook}; mv .git .git2; echo x > {made}", tier="standard", write=[actor.workspace]),
+           inner(actor, f"echo x > {actor.elsewhere}/new", tier="standard", write=[actor.elsewhere])]
+    _, (started, refused) = asked(actor, ask, tier="guarded")
+    assert started["status"] == 0 and actor.host(made).exists(), started
+    actor.remove(made)
+    assert refused["code"] == "grant_unreachable" and actor.elsewhere in refused["message"], refused
     assert actor.sh(f"cat {hook}") == before
     assert actor.sh(f"ls {actor.elsewhere}").split().count("new") == 0
     assert actor.sh("test -d .git && echo there") == "there\n"
-    assert "code" in got or got["status"] == 0
 
 
 def _fields(*rows: tuple[str, bytes]) -> list[list[Any]]:

@@ -15,6 +15,7 @@ from requirements import requirement
 from support.actors import Actor
 from support.alone import HOSTS, filtered
 from support.boxes import BoxRun, Op, failed_with, op, worked
+from support.cli import stockade
 from support.live import LiveBox
 
 TIERS = ("standard", "guarded", "strict")
@@ -172,12 +173,12 @@ def test_host_processes_cannot_be_signalled_traced_read_or_limited(user: Actor, 
 
 @requirement("alone.promises")
 @pytest.mark.parametrize("tier", TIERS)
-def test_supervisor_and_first_process_are_out_of_reach_and_keep_no_secret(user: Actor, place: str, tier: str) -> None:
+def test_supervisor_first_process_and_keeper_are_out_of_reach_and_keep_no_secret(user: Actor, place: str, tier: str) -> None:
     env = {**user.env, "DEPLOY_TOKEN": "alone-needle-77"}
     with LiveBox(user, tier=tier, cwd=place, before=filtered(user), env=env) as box:
         command = box.command_pid()
         pids = [pid for pid in box.tree() if pid != command]
-        assert len(pids) == 2, pids
+        assert len(pids) == 3, pids
         for pid in pids:
             ops = [op("kill", f"kill {number}", pid=pid, signal=number) for number in (0, 9, 15, 19, 63)]
             ops += [op("ptrace_seize", pid=pid), op("vm_read", pid=pid), op("prlimit", pid=pid), op("proc_environ", path=f"/proc/{pid}/environ"),
@@ -251,6 +252,8 @@ def test_a_write_root_with_places_that_run_code_later_needs_a_word(user: Actor, 
     row = next(row for row in run.receipt["promises"] if row["id"] == "fs.persistence")
     assert (row["state"], row["reason"]) == ("not_kept", "write_root_holds_points")
     assert (run.receipt["effective_tier"], run.receipt["missing"]) == ("standard", ["fs.persistence"])
+    said = stockade(user, "run", "--tier", tier, "--accept", "fs.persistence", "true", cwd=user.workspace, before=filtered(user))
+    assert said.status == 0 and f"accepted: less than {tier}: missing fs.persistence" in said.err, said
 
 
 @requirement("alone.lost")

@@ -8,6 +8,8 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,9 +51,19 @@ def bomb(marker: str, then: str) -> list[str]:
     return ["/usr/bin/python3", "-c", BOMB, marker, then]
 
 
+NEEDED = {"fs.write_roots", "proc.no_control", "ipc.isolated"}
+
+
 def marked() -> str:
     """A word that no other process has in its command line."""
     return f"alone-bomb-{os.urandom(6).hex()}"
+
+
+def clear(pids: list[int]) -> None:
+    """Kill what a test that failed has left."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 @requirement("alone.reaped")
@@ -61,8 +73,7 @@ def test_without_a_box_the_bomb_lives_on(user: Actor) -> None:
         user.call(bomb(marker, "leave"))
         assert len(processes_with(marker)) == 300
     finally:
-        for pid in processes_with(marker):
-            os.kill(pid, signal.SIGKILL)
+        clear(processes_with(marker))
 
 
 @requirement("alone.reaped", "proc.reaped")
@@ -87,12 +98,69 @@ def test_a_fork_bomb_ends_when_one_of_ours_is_killed(user: Actor, who: str) -> N
         wait_until(lambda: processes_with(marker) == [], "every process of the box is dead")
         wait_until(lambda: not os.path.exists(f"/proc/{first}"), "its first process is gone, too")
     finally:
-        for pid in processes_with(marker):
-            os.kill(pid, signal.SIGKILL)
+        clear(processes_with(marker))
         if child.poll() is None:
             child.kill()
         child.wait()
     assert user.agent.alive()
+
+
+def ours(supervisor: int) -> tuple[int, int]:
+    """The first process of a box and its keeper."""
+    first = next(pid for pid in descendants(supervisor) if parent_of(pid) == supervisor)
+    keeper = next(pid for pid in descendants(first) if parent_of(pid) == first and comm(pid) == "box-keeper")
+    return first, keeper
+
+
+def comm(pid: int) -> str:
+    """The name of a process; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="ascii").strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+# Processes that are stopped first hear of each other's death as late as can be: all are killed before one acts.
+TOGETHER = {"supervisor and first process": (0, 1), "first process and supervisor": (1, 0), "supervisor and keeper": (0, 2), "keeper and first process": (2, 1),
+            "keeper alone": (2,)}
+
+
+@requirement("alone.reaped", "proc.reaped")
+@pytest.mark.parametrize("who", TOGETHER)
+def test_a_fork_bomb_ends_when_two_of_ours_are_killed_at_once(user: Actor, who: str) -> None:
+    marker = marked()
+    child = launching(user, plain_plan(user), bomb(marker, "stay"), extra_fds=())
+    try:
+        wait_until(lambda: len(processes_with(marker)) >= 301, "the bomb went off")
+        three = (child.pid, *ours(child.pid))
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for index in TOGETHER[who]:
+                os.kill(three[index], number)
+        child.wait(30)
+        wait_until(lambda: processes_with(marker) == [], "every process of the box is dead")
+        wait_until(lambda: all(comm(pid) not in ("stockade-init", "box-keeper") for pid in three[1:]), "and so are ours")
+    finally:
+        clear(processes_with(marker))
+        if child.poll() is None:
+            child.kill()
+        child.wait()
+    assert user.agent.alive()
+
+
+@requirement("alone.reaped", "proc.reaped")
+def test_a_first_process_that_is_stopped_does_not_outlive_its_supervisor(user: Actor) -> None:
+    marker = marked()
+    child = launching(user, plain_plan(user), bomb(marker, "stay"), extra_fds=())
+    try:
+        wait_until(lambda: len(processes_with(marker)) >= 301, "the bomb went off")
+        first, _ = ours(child.pid)
+        os.kill(first, signal.SIGSTOP)
+        child.kill()
+        wait_until(lambda: processes_with(marker) == [] and comm(first) != "stockade-init", "everything is dead")
+    finally:
+        clear(processes_with(marker))
+        child.kill()
+        child.wait()
 
 
 @requirement("alone.reaped", "proc.reaped")
@@ -134,7 +202,9 @@ def test_a_root_caller_has_no_box_without_namespaces(root: Actor) -> None:
 def test_an_older_kernel_without_namespaces_has_no_backend_and_says_what_helps(user: Actor, place: str, abi: int) -> None:
     before = [str(user.stage.bin / "old_landlock"), str(abi), "--", *filtered(user)]
     run = user.run(["true"], tier="standard", cwd=place, before=before)
-    assert run.code in ("no_backend", "foreign_sandbox") and run.refused is not None and run.refused["remedy"], run.raw
+    assert run.code in ("no_backend", "foreign_sandbox") and run.refused is not None, run.raw
+    assert "clone and unshare" in run.refused["remedy"] and "Linux 6.12" in run.refused["remedy"], run.refused
+    assert run.refused["reasons"][-1].endswith(f"got ABI {abi}") and set(run.refused["missing"]) > NEEDED, run.refused
     said = stockade(user, "doctor", "--json", before=before, env=environment(user, STOCKADE_HOME=f"{user.home}/alone-state"))
     user.remove(f"{user.home}/alone-state")
     found = {row["backend"]: row for row in said.json()["obstacles"]}
@@ -241,6 +311,7 @@ def test_sixteen_layers_are_used_and_the_next_is_refused_with_nothing_started(us
     user.remove(f"{user.workspace}/alone-deep")
     refused = launch(user, plain_plan(user), [*inner * 8, *ran], timeout_s=120)
     assert refused.status == 125 and "landlock_denied" in refused.err and "E2BIG" in refused.err, refused
+    assert "(hint: sixteen layers" in refused.err, refused
     assert not user.host(f"{user.workspace}/alone-deep").exists()
     user.remove(store)
 
@@ -282,6 +353,39 @@ def test_doctor_says_which_promises_are_lost(user: Actor) -> None:
     lost = {(row["tier"], row["net"]): row["lost"] for row in said.json()["trials"]}
     assert said.status == 1 and set(map(tuple, lost.values())) == {("fs.metadata", "proc.invisible")}, lost
     assert [row["backend"] for row in said.json()["obstacles"]] == ["namespaces"]
+
+
+def launchers(user: Actor, before: list[str], env: dict[str, str], place: str) -> int:
+    """How often a start runs the launcher, itself included."""
+    seen = f"{user.home}/alone-trace"
+    strace = ["/usr/bin/strace", "-f", "-qq", "-e", "trace=execve", "-e", "signal=none", "-o", seen]
+    said = stockade(user, "run", "--tier", "standard", "--cwd", place, "--receipt", f"{user.home}/alone-receipt", "true", before=[*strace, *before], env=env)
+    assert said.status == 0, said
+    rows = user.host(seen).read_text(encoding="utf-8").splitlines()
+    return len([row for row in rows if 'execve("' in row and row.split('"')[1].endswith("/stockade-launch") and "= -1 " not in row])
+
+
+@requirement("alone.kept", "F.probe_of_ones_own")
+def test_the_next_start_does_not_ask_the_host_again_and_no_answer_leaves_its_filter(user: Actor, place: str) -> None:
+    state = f"{user.home}/alone-state"
+    env = environment(user, STOCKADE_HOME=state)
+
+    def backend() -> str:
+        return str(json.loads(user.host(f"{user.home}/alone-receipt").read_text(encoding="utf-8"))["launch"]["backend"])
+    try:
+        # The first start of all makes the state home; the second keeps its answer there.
+        for _ in range(2):
+            assert launchers(user, filtered(user), env, place) > 2, "it tries what the host can"
+            assert backend() == "landlock"
+        for _ in range(2):
+            assert launchers(user, filtered(user), env, place) == 1
+            assert backend() == "landlock"
+        outside = [launchers(user, [], env, place) for _ in range(2)]
+        assert backend() == "namespaces" and outside[0] > 1 and outside[1] == 1, outside
+        assert launchers(user, filtered(user), env, place) == 1 and backend() == "landlock"
+    finally:
+        for name in ("alone-state", "alone-trace", "alone-receipt"):
+            user.remove(f"{user.home}/{name}")
 
 
 @requirement("alone.chosen", "F.check_agrees")

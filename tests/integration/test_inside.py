@@ -17,10 +17,11 @@ DEAF = "from stockade.host import active; active._answers = lambda: False"
 CALL = "import sys; sys.path.insert(0, {lib!r}); from stockade.cli import main; raise SystemExit(main({words!r}))"
 # Runs one request after the other inside; prints what came of each.
 INSIDE = """
-import json, sys, warnings
+import json, os, sys, warnings
 sys.path.insert(0, {lib!r})
 import stockade
 {deaf}
+os.environ.update(json.loads(sys.argv[2]))
 answers = []
 for argv, options in json.loads(sys.argv[1]):
     with warnings.catch_warnings(record=True) as said:
@@ -36,12 +37,12 @@ print(json.dumps(answers))
 
 
 def inside(actor: Actor, outer: str, *requests: tuple[list[str], dict[str, Any]],
-           nests: bool = True, **options: Any) -> tuple[list[dict[str, Any]], BoxRun]:
+           nests: bool = True, exported: dict[str, str] | None = None, **options: Any) -> tuple[list[dict[str, Any]], BoxRun]:
     """Make the requests in one box of the outer tier; each gets what the box itself was granted, and its own."""
     base = {"caller": "operator", "net": "none", "cwd": actor.workspace, "read": [str(actor.stage.bin)]}
     asked = json.dumps([(argv, {**base, **own}) for argv, own in requests])
     code = INSIDE.format(lib=str(actor.stage.lib), deaf="" if nests else DEAF)
-    run = actor.run([PYTHON, "-I", "-B", "-c", code, asked], tier=outer, **options)
+    run = actor.run([PYTHON, "-I", "-B", "-c", code, asked, json.dumps(exported or {})], tier=outer, **options)
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout), run
 
@@ -82,7 +83,7 @@ def test_a_higher_tier_runs_nothing_without_a_word_and_says_so_with_one(actor: A
     assert got[1]["code"] == "tier_unreachable" and got[1]["missing"], got[1]
     for answer in got[2:]:
         assert (answer["decision"], answer["row"], answer["effective_tier"]) == ("passthrough", "D11", outer)
-        assert answer["tier_downgrade"] is True and set(answer["missing"]) < set(got[1]["missing"])
+        assert answer["tier_downgrade"] is True and set(answer["missing"]) == set(got[1]["missing"])
         assert len(answer["warned"]) == 1 and f"accept {outer!r} (argument)" in answer["warned"][0]  # on every call
     actor.remove(f"{actor.workspace}/ran")
     refused, _ = inside(actor, outer, (argv, {"tier": tier}), nests=False)
@@ -109,6 +110,26 @@ def test_what_the_box_does_not_have_is_refused_by_name(actor: Actor, option: dic
     got, _ = inside(actor, "strict", (["true"], {"tier": "strict", **option}), (["true"], {"tier": "strict"}))
     assert got[0].get("code") == "grant_unreachable" and named in got[0]["message"], got[0]
     assert got[1]["status"] == 0  # the twin: without it
+
+
+@requirement("decision.inside")
+def test_a_secret_that_the_asking_process_holds_is_not_within_reach_of_what_it_starts(actor: Actor) -> None:
+    look = (["sh", "-c", "grep -as DEPLOY_TOKEN /proc/*/environ; true"], {"tier": "guarded"})
+    (plain,), _ = inside(actor, "guarded", look)
+    assert plain["row"] == "D7"  # it holds none, and needs no box of its own
+    (held,), _ = inside(actor, "guarded", look, exported={"DEPLOY_TOKEN": "tell-nobody"})
+    assert (held["row"], held["backend"], held["status"]) == ("D8", "namespaces", 0) and "tell-nobody" not in held["out"], held
+    # It works where the program is one of the box around.
+    bare = actor.run(["sh", "-c", f"export DEPLOY_TOKEN=tell-nobody; sh -c '{look[0][2]}'"], tier="guarded")
+    assert "tell-nobody" in bare.stdout
+
+
+@requirement("decision.inside")
+def test_what_needs_a_state_home_is_refused_inside_when_it_is_named_and_said_when_it_is_not(actor: Actor) -> None:
+    got, _ = inside(actor, "standard", (["true"], {"tier": "strict", "on_persistence": "quarantine"}),
+                    (["true"], {"tier": "strict", "cache": "keep"}), (["true"], {"tier": "strict"}))
+    assert [answer.get("code") for answer in got] == ["nested_unsupported", "nested_unsupported", None], got
+    assert "quarantine" in got[0]["message"] and "cache" in got[1]["message"] and got[2]["status"] == 0, got
 
 
 @requirement("decision.inside")

@@ -157,13 +157,17 @@ def expected_inside(facts: Facts) -> tuple[str, str, str | None]:
                 return "D9", "tighten", None
             if facts["broker"] and not facts["fds"]:
                 return "D10", "delegate", None
-            gone = adds | {"env.secrets"} | {promise for promise, _ in wider or ()}
             if known and wider is not None and ORDER[facts["policy"].min_tier] <= level \
-                    and covered(gone, facts["accept"], level):
+                    and covered(lost_inside(facts), facts["accept"], level):
                 return "D11", "passthrough", None
     if lacks and (reaches or (known and facts["nest"])):
         return "D13", "refuse", "grant_unreachable"
     return "D12", "refuse", "tier_unreachable"
+
+
+def lost_inside(facts: Facts) -> frozenset[str]:
+    """What a request above the box loses in it; the caller's own variables can be read there."""
+    return NEEDS[facts["tier"]] - NEEDS[facts["place"][1]] | {"env.secrets"} | {promise for promise, _ in facts["wider"] or ()}
 
 
 def weaker_only_by_a_word(facts: Facts, got: Decision) -> bool:
@@ -174,6 +178,8 @@ def weaker_only_by_a_word(facts: Facts, got: Decision) -> bool:
     if not got.tier_downgrade:
         return facts["tier"] == Tier.off or (effective is not None and effective >= facts["tier"])
     words = got.row in ("D3", "D4") or bool(facts["accept"])
+    if got.row == "D11" and frozenset(got.missing) != lost_inside(facts):
+        return False
     floor = facts["policy"].min_tier
     # A word never goes below a floor but by promises that policy lets one accept.
     kept_floor = got.kind != "unconfined" or (floor == Tier.off and not facts["policy"].deny_unconfined)

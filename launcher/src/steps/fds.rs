@@ -53,17 +53,39 @@ fn mark(first: u32, last: u32) -> io::Result<()> {
     sys::check(ret).map(drop).or_else(|_| mark_each(first, last))
 }
 
+fn open_between(first: u32, last: u32) -> io::Result<Vec<u32>> {
+    let numbers = std::fs::read_dir("/proc/self/fd")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    Ok(numbers.filter(|fd| (first..=last).contains(fd)).collect())
+}
+
 fn mark_each(first: u32, last: u32) -> io::Result<()> {
-    let open: Vec<u32> = std::fs::read_dir("/proc/self/fd")?
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter(|fd| (first..=last).contains(fd))
-        .collect();
-    for fd in open {
+    for fd in open_between(first, last)? {
         // SAFETY: F_SETFD takes an integer. The directory's own descriptor is gone by now: EBADF is no failure.
         let ret = unsafe { libc::fcntl(fd as RawFd, libc::F_SETFD, libc::FD_CLOEXEC) };
         if ret < 0 && io::Error::last_os_error().raw_os_error() != Some(libc::EBADF) {
             return Err(io::Error::last_os_error());
         }
+    }
+    Ok(())
+}
+
+/// Closes everything but these two, 0 to 2 included.
+pub fn close_all_but(one: RawFd, other: RawFd) -> io::Result<()> {
+    let (low, high) = (i64::from(one.min(other)), i64::from(one.max(other)));
+    let ranges = [(0, low - 1), (low + 1, high - 1), (high + 1, i64::from(u32::MAX))];
+    for (first, last) in ranges.into_iter().filter(|(first, last)| first <= last) {
+        let (first, last) = (first as u32, last as u32);
+        // SAFETY: no pointers, and nothing of ours is used by these numbers any more.
+        let ret = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+        sys::check(ret).map(drop).or_else(|_| close_each(first, last))?;
+    }
+    Ok(())
+}
+
+fn close_each(first: u32, last: u32) -> io::Result<()> {
+    for fd in open_between(first, last)? {
+        // SAFETY: as above.
+        unsafe { libc::close(fd as RawFd) };
     }
     Ok(())
 }

@@ -111,7 +111,7 @@ _DOCTOR = Command(
 _PROVE = Command(
     name="prove", summary="attack what each tier promises, on this machine, and say what held", handler="prove:prove",
     options=(Option(name="--tier", metavar="TIER", complete="tier", help="standard, guarded or strict (default: all)"),
-             Option(name="--against", metavar="TOOL", help="the same attacks in another sandbox beside it: bwrap"),
+             Option(name="--against", metavar="TOOL", help="the same attacks in another sandbox beside it: bwrap, srt"),
              Option(name="--nested", help="refused: this version builds no box in a box"), JSON),
     text="Makes a home, a project and a process of its own, attacks them without a box and then in a box of each tier, "
          "and removes them; your own files are not touched. Status 0: nothing broken. 1: a receipt called a promise "

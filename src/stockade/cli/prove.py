@@ -88,6 +88,8 @@ def _notes(proof: Proof) -> Iterator[str]:
     for trial in proof.trials:
         for name in trial.raised:
             yield f"{name}: raised by {trial.raised_by}: what was tried is {trial.name}"
+        if trial.backend == "landlock":
+            yield f"{trial.name}: made without namespaces, which this host refuses: backend landlock"
         for item in trial.findings:
             if item.state != "kept":
                 yield f"{trial.name} {item.promise}: {item.state.replace('_', ' ')}{item.reason and f': {item.reason}'}"
@@ -119,7 +121,7 @@ def document(proof: Proof) -> dict[str, Any]:
 
 def _trial(trial: Trial) -> dict[str, Any]:
     return {"name": trial.name, "raised": list(trial.raised), "raised_by": trial.raised_by or None,
-            "seconds": trial.seconds, "effective_tier": trial.effective_tier or None,
+            "seconds": trial.seconds, "backend": trial.backend or None, "effective_tier": trial.effective_tier or None,
             "code": trial.code or None, "reason": trial.reason or None,
             "promises": [{"id": item.promise, "state": item.state, "reason": item.reason or None,
                           "attacks": [_row(outcome) for outcome in item.outcomes]} for item in trial.findings]}

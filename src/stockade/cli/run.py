@@ -143,9 +143,10 @@ def headline(prepared: Prepared) -> str:
     if resolved.profiles:
         parts.append(f"profile {' '.join(resolved.profiles)}")
     parts.append(f"net {resolved.net}")
-    rows = [row for row in prepared.compiled.plan["promises"] if row["state"] != "not_kept"]
-    waived = [row for row in rows if row["state"] == "waived"]
-    parts.append(f"{len(rows) - len(waived) - len(decision.missing)} promises kept")
+    plan, lost = prepared.compiled.plan, lost_by(prepared)
+    rows = [row for row in plan["promises"] if row["state"] != "not_kept"
+            and not (row["ns"] and plan["backend"] == "landlock")]
+    parts.append(f"{sum(row['id'] not in lost for row in rows)} promises kept")
     return " · ".join([*parts, *given_up(prepared)])
 
 
@@ -153,9 +154,18 @@ def given_up(prepared: Prepared) -> list[str]:
     """Return what the box lacks because somebody said it may: ``waived A B``, ``missing C``."""
     if prepared.compiled is None:
         return []
-    waived = sorted(row["id"] for row in prepared.compiled.plan["promises"] if row["state"] == "waived")
-    found = [("waived", waived), ("missing", prepared.decision.missing)]
+    states = {row["id"]: row["state"] for row in prepared.compiled.plan["promises"]}
+    lost = lost_by(prepared)
+    waived = [name for name in lost if states[name] == "waived"]
+    found = [("waived", sorted(waived)), ("missing", [name for name in lost if name not in waived])]
     return [f"{word} {' '.join(names)}" for word, names in found if names]
+
+
+def lost_by(prepared: Prepared) -> dict[str, str]:
+    """Return the promises of the tier that this start does without: id -> why."""
+    from stockade.process.downgrade import lost
+
+    return lost(prepared)
 
 
 def downgrade(prepared: Prepared) -> str:

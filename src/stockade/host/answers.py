@@ -1,14 +1,16 @@
 """Answers of the probe on disk: one for each place that asked.
 
-Owns: the file ``host-probe.json`` of the state home. An answer belongs to the key of the facts it
-was found under; callers that are confined in different ways have one each. Fails closed: a file
-that cannot be read or has another form holds none; a refusal is never kept, because what stood in
-the way may be gone and asking again costs some milliseconds. Read next: ``probe.py``.
+Owns: the file ``host-probe.json`` of the state home, and for how long an answer in it holds. An answer belongs
+to the key of the facts it was found under; callers that are confined in different ways have one each.
+Fails closed: a file that cannot be read or has another form holds none. Where one backend was refused and
+another is there, the answer holds for a while, because what stood in the way may be gone; where none is
+there nothing is kept at all. Read next: ``probe.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from time import time
 
 from stockade.decision import BackendVerdict
 from stockade.errors import Error
@@ -23,25 +25,38 @@ if TYPE_CHECKING:
 SCHEMA = "stockade.probe.v2"
 # Each container or unit that shares the state home has a key of its own; the oldest goes.
 MAX_KEPT = 16
+# Every start without namespaces would pay for a probe; one in ten minutes looks whether they are back.
+HOLD_S = 600
 
 
 def find(state: StateHome, key: str) -> tuple[int, tuple[BackendVerdict, ...]] | None:
-    """Return the Landlock ABI and the verdicts that were found under this key, or None."""
+    """Return the Landlock ABI and the verdicts that were found under this key and still hold, or None."""
     for row in _rows(state):
         if row.get("key") == key:
             try:
-                return int(row["landlock_abi"]), tuple(_verdict(item) for item in row["backends"])
+                backends = tuple(_verdict(item) for item in row["backends"])
+                return (int(row["landlock_abi"]), backends) if holds(backends, row.get("asked_s")) else None
             except (KeyError, TypeError, ValueError, OverflowError):
                 return None
     return None
+
+
+def holds(backends: Sequence[BackendVerdict], asked_s: float | None) -> bool:
+    """Tell whether an answer of that time may be given now: always, unless the strongest backend was refused.
+
+    After a clock that went back such an answer holds no more.
+    """
+    if not backends or not backends[0].code:
+        return True
+    return isinstance(asked_s, int | float) and 0 <= time() - asked_s < HOLD_S
 
 
 def keep(state: StateHome, key: str, landlock_abi: int, backends: tuple[BackendVerdict, ...]) -> None:
     """Keep an answer; a disk that is full costs the next start a probe, nothing else."""
     rows = [_row(verdict) for verdict in backends]
     others = [row for row in _rows(state) if row.get("key") != key]
-    data = {"schema": SCHEMA, "answers": [{"key": key, "landlock_abi": landlock_abi, "backends": rows},
-                                          *others[:MAX_KEPT - 1]]}
+    mine = {"key": key, "landlock_abi": landlock_abi, "backends": rows, "asked_s": int(time())}
+    data = {"schema": SCHEMA, "answers": [mine, *others[:MAX_KEPT - 1]]}
     try:
         atomic_write(_path(state), dumps(data, sort_keys=True).encode())
     except OSError:
@@ -65,9 +80,16 @@ def _rows(state: StateHome) -> list[Mapping[str, Any]]:
 
 def _row(verdict: BackendVerdict) -> dict[str, Any]:
     return {"name": verdict.name, "keeps": sorted(verdict.keeps), "open_net": sorted(verdict.open_net),
-            "namespaces": verdict.namespaces, "reason": verdict.reason, "remedy": verdict.remedy}
+            "namespaces": verdict.namespaces, "code": verdict.code, "reason": verdict.reason, "remedy": verdict.remedy,
+            "obstacle": verdict.obstacle, "step": verdict.step, "object": verdict.object, "errno": verdict.errno,
+            "commands": list(verdict.commands), "sysctl": verdict.sysctl}
 
 
 def _verdict(row: Mapping[str, Any]) -> BackendVerdict:
+    code, obstacle, what, number = (str(row.get(name, "")) for name in ("code", "obstacle", "object", "errno"))
+    sysctl = row.get("sysctl")
     return BackendVerdict(name=str(row["name"]), keeps=frozenset(row["keeps"]), open_net=frozenset(row["open_net"]),
-                          namespaces=bool(row["namespaces"]), reason=str(row["reason"]), remedy=str(row["remedy"]))
+                          namespaces=bool(row["namespaces"]), code=code, reason=str(row["reason"]),
+                          remedy=str(row["remedy"]), obstacle=obstacle, step=row.get("step"), object=what, errno=number,
+                          commands=tuple(map(str, row.get("commands", ()))),
+                          sysctl=(str(sysctl[0]), str(sysctl[1])) if sysctl else None)

@@ -2,7 +2,7 @@
 
 Owns: the verdict of each backend with its typed reason, and when an earlier one may be given again.
 Probe and run cannot differ because they are the same program with the same compiler.
-Fails closed: a probe that could not be made keeps nothing; a refusal is asked for anew each time.
+Fails closed: a probe that could not be made keeps nothing; where no backend is there it is asked for anew each time.
 Read next: ``answers.py``, ``facts.py``, ``stockade.process._exec``.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from _thread import allocate_lock  # threading.Lock, without the rest of that module
 from collections.abc import Iterable, Mapping
+from time import time
 
 from stockade.decision import BackendVerdict, Decision
 from stockade.errors import Error, LaunchFailed, Refused
@@ -39,9 +40,11 @@ TIMEOUT_MS = 20_000
 OF_A_PATH = frozenset({"source_missing", "source_type", "source_symlink", "source_denied", "mount_point_missing",
                        "path_invalid"})
 NAMESPACES, LANDLOCK = "namespaces", "landlock"
-BROKEN = frozenset({"usage", "plan_invalid", "plan_unsealed", "bind_invalid", "launcher_missing", "receipt_invalid"})
+# Package and launcher do not fit, or the disk failed us: that says nothing about the host.
+BROKEN = frozenset({"usage", "plan_missing", "plan_unsealed", "plan_owner", "plan_digest", "plan_invalid",
+                    "bind_invalid", "report_failed", "launcher_missing", "receipt_invalid"})
 
-_memory: dict[str, HostFacts] = {}
+_memory: dict[str, tuple[HostFacts, float]] = {}
 _lock = allocate_lock()
 
 
@@ -58,11 +61,12 @@ def host_facts(state: StateHome, *, fresh: bool = False) -> HostFacts:
     place = standing()
     quick = f"{state.path}:{info.st_ino}:{info.st_size}:{info.st_mtime_ns}:{place.key()}"
     with _lock:
-        known = _memory.get(quick)
-        if known is None or fresh:
-            known = _find(state, path, place, fresh=fresh)
+        known, asked_s = _memory.get(quick, (None, 0.0))
+        if known is None or fresh or not answers.holds(known.backends, asked_s):
+            known, asked_s = _find(state, path, place, fresh=fresh), time()
+            _memory.pop(quick, None)
             if _lasting(known):
-                _memory[quick] = known
+                _memory[quick] = known, asked_s
                 while len(_memory) > answers.MAX_KEPT:
                     _memory.pop(next(iter(_memory)))
         return known
@@ -81,8 +85,9 @@ def inside_facts() -> HostFacts:
 
 
 def _lasting(found: HostFacts) -> bool:
-    """Tell whether the answer may be given again. A refusal is not: what stood in the way may be gone."""
-    return found.standing.certain and all(verdict.settled and not verdict.code for verdict in found.backends)
+    """Tell whether the answer may be given again. Without any backend it is not: what stood in the way may be gone."""
+    return found.standing.certain and any(not verdict.code for verdict in found.backends) \
+        and all(verdict.settled and not verdict.transient for verdict in found.backends)
 
 
 def _find(state: StateHome, launcher: str, place: Standing, *, fresh: bool) -> HostFacts:
@@ -133,7 +138,7 @@ def probe(host: HostFacts, state: StateHome, backend: str = NAMESPACES) -> Backe
             kept[net] = _kept(host, state, tier, net, backend) | _higher_than(tier)
         except (LaunchFailed, Refused) as err:
             if err.code in BROKEN:
-                raise  # package and launcher do not fit: that says nothing about the host
+                raise
             if err.code not in OF_A_PATH:
                 return _from_refusal(err, host, backend)
             in_the_way.append(err)
@@ -244,4 +249,5 @@ def _from_refusal(err: Error, host: HostFacts, backend: str) -> BackendVerdict:
         return BackendVerdict(name=backend, namespaces=backend == NAMESPACES, code="transient", reason=err.message,
                               remedy=err.hint or "try again", transient=True, step=cause.step, object=cause.object,
                               errno=cause.errno)
-    return _broken(cause, obstacle, backend)
+    # A launcher that somebody killed has said nothing: no word of the host's that it has no backend.
+    return replace(_broken(cause, obstacle, backend), settled=not isinstance(err, LaunchFailed))

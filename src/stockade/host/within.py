@@ -12,8 +12,8 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 
-from stockade.environment import apply, compile_env
-from stockade.frozen import dataclass
+from stockade.environment import apply, compile_env, secret_names
+from stockade.frozen import dataclass, replace
 from stockade.host.active import Active, box_record
 from stockade.paths import is_below
 from stockade.rules.circumstances import Wider
@@ -74,6 +74,7 @@ def wider(record: Mapping[str, Any], resolved: Resolved) -> Iterator[Wider]:
     # What is hidden does not exist here; what does exist was not hidden by the box around.
     yield from (("fs.credentials", f"read {grant.path}") for grant in resolved.hide if os.path.lexists(grant.path))
     yield from (("env.secrets", f"variable {name}") for name in _other_variables(record["env"], resolved))
+    yield from (("env.secrets", f"own variable {name}") for name in _own_secrets(resolved))
     yield from _looser_limits(record["limits"], resolved.limits)
 
 
@@ -82,6 +83,13 @@ def _other_variables(given: Iterable[str], resolved: Resolved) -> list[str]:
     environ, own = resolved.request.environ(), dict(resolved.set_env)
     asked = {name: environ.get(name, "") for name in given if name not in own}
     return apply(compile_env(resolved), asked, ()).dropped
+
+
+def _own_secrets(resolved: Resolved) -> list[str]:
+    """Secrets that the asking process holds: whoever runs beside it in the box reads them in /proc."""
+    policy = compile_env(resolved, tier=min(resolved.tier, Tier.guarded))
+    found = apply(replace(policy, drop=secret_names()), dict(os.environ), resolved.set_env)
+    return [name for name in found.dropped if found.reasons[name] != "duplicate"]
 
 
 def _looser_limits(limits: Iterable[str], wanted: Mapping[str, int]) -> Iterator[Wider]:

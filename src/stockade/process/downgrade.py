@@ -26,10 +26,11 @@ def lost(prepared: Prepared) -> dict[str, str]:
     if prepared.compiled is None:
         return dict.fromkeys(decision.missing, "no box" if decision.kind == "unconfined" else "the box around does not "
                              "keep it")
-    states = {row["id"]: row for row in prepared.compiled.plan["promises"]}
-    found = {promise.id: str(states[promise.id]["reason"]) for promise in required(prepared.resolved.tier)
-             if states[promise.id]["state"] == "waived"}
-    return {**found, **dict.fromkeys(decision.missing, "this host does not keep it")}
+    plan = prepared.compiled.plan
+    counted = {promise.id for promise in required(prepared.resolved.tier, namespaces=plan["backend"] != "landlock")}
+    found = {row["id"]: str(row["reason"]) for row in plan["promises"]
+             if row["id"] in counted and row["state"] in ("waived", "not_kept")}
+    return {**dict.fromkeys(decision.missing, "this host does not keep it"), **found}
 
 
 def text(prepared: Prepared) -> str:
@@ -52,8 +53,6 @@ def tell(prepared: Prepared, *, stacklevel: int = 3) -> None:
     line, row = text(prepared), prepared.decision.row
     if not line or row in _said:
         return
-    if row in _ONCE:
-        _said.add(row)
     import warnings
     from logging import getLogger
 
@@ -61,3 +60,5 @@ def tell(prepared: Prepared, *, stacklevel: int = 3) -> None:
     if logger.hasHandlers():  # else Python would print the line that the warning prints
         logger.warning("%s", line)
     warnings.warn(line, DowngradeWarning, stacklevel=stacklevel)
+    if row in _ONCE:
+        _said.add(row)  # not where the warning was raised: the next start has not been warned of

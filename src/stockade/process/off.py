@@ -191,10 +191,12 @@ def _states(prepared: Prepared) -> list[dict[str, Any]]:
 
 
 def _effective(prepared: Prepared, promises: list[dict[str, Any]]) -> Tier:
-    """Return what the rows come to, and never more than the box around is attested to keep."""
-    kept = (row["id"] for row in promises if row["state"] == "kept")
+    """Return what the box around is attested to keep, without what a grant gave away.
+
+    What the request lacks there is missing from its own tier, not from that of the box.
+    """
     told = parse(prepared.decision.effective_tier or "off")
-    return min(told, effective_tier(kept))
+    return min(told, effective_tier(row["id"] for row in promises if row["state"] != "waived"))
 
 
 def _launch_record(prepared: Prepared, result: EnvResult, supervisor: dict[str, Any] | None) -> dict[str, Any]:

@@ -172,14 +172,24 @@ def _compiled(request: Request, settings: Settings, *, stored: bool = False, mak
 def _inside(resolved: Resolved, *, stored: bool) -> Resolved:
     """Leave out what needs a state home: a box has none that it could write.
 
-    Raises: Refused(nested_unsupported) for a launch line, which would lie there.
+    Raises: Refused(nested_unsupported) for a launch line, which would lie there, and for what an argument named.
     """
     if stored:
         raise Refused("nested_unsupported", "launch line: got a process inside a box, expected one outside",
                       hint="start the command with run or Popen, which work inside a box")
-    return replace(resolved, cache="ephemeral" if resolved.cache == "keep" else resolved.cache,
+    asked = resolved.request
+    for name, value, kept in (("on_persistence", asked.on_persistence, "quarantine"), ("cache", asked.cache, "keep")):
+        if value == kept:
+            raise Refused("nested_unsupported", f"{name}: got {value!r} inside a box, expected another value",
+                          hint="a box has no state home that it could write: leave it out, or start from outside")
+    state = tuple(spec for spec in resolved.state if spec.mode != "copyback")
+    left = [("changes are reported, not quarantined", resolved.on_persistence == "quarantine"),
+            ("caches end with this box", resolved.cache == "keep" and bool(resolved.caches)),
+            ("files to copy back stay in this box", len(state) < len(resolved.state))]
+    notes = tuple(f"inside a box: {text}" for text, applies in left if applies)
+    return replace(resolved, cache="ephemeral" if resolved.cache == "keep" else resolved.cache, state=state,
                    on_persistence="report" if resolved.on_persistence == "quarantine" else resolved.on_persistence,
-                   state=tuple(spec for spec in resolved.state if spec.mode != "copyback"))
+                   notes=(*resolved.notes, *notes))
 
 
 def _mind_caches(resolved: Resolved) -> None:

@@ -392,7 +392,7 @@ def open_many(op: Op) -> Any:
 
 
 def fork_many(op: Op) -> Any:
-    """Have so many children alive at once; they end with this process's group of pipes."""
+    """Have so many children alive at once, in a box for as long as one needs who counts them."""
     hold, go = os.pipe()
     made, failure = 0, None
     try:
@@ -402,6 +402,7 @@ def fork_many(op: Op) -> Any:
                 os.read(hold, 1)
                 os._exit(0)
             made += 1
+        select.select([], [], [], 0 if sys.argv[1:] else op["hold_s"])
     except OSError as error:
         failure = error
     os.close(go)

@@ -62,12 +62,15 @@ class Attack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """One kind of box. ``ending``: how it ends when the attacks are done."""
+    """One kind of box.
+
+    ``ending``: exit, limit (exit, if no limit ends it before), wait (for its wall clock), kill (its supervisor).
+    """
 
     name: str
     net: str = "none"
     limits: Mapping[str, Any] = field(default_factory=dict)
-    ending: str = "exit"  # exit, wait (for its wall clock), kill (its supervisor)
+    ending: str = "exit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from stockade.prove.model import Answer, Attack
 from stockade.prove.on_files import answered
 from stockade.prove.stage import MARK, Stage
 
+HOLD_S = 5.0  # who counts does so every 100 ms (launcher/src/watch.rs); a loaded machine has more time
 # Source: address_families(7), linux/netlink.h. Netlink other than ROUTE, kernel crypto, raw packets, vsock.
 _SOCKETS = (("a netlink socket of kernel events", 16, 3, 15), ("the kernel's crypto", 38, 5, 0),
             ("raw packets", 17, 3, 0), ("a socket to the hypervisor", 40, 1, 0))
@@ -42,9 +43,18 @@ def attacks(stage: Stage) -> Iterator[Attack]:
     yield Attack(promise="tty.injection", name="type into the terminal (TIOCSTI)", seen=_typed, peer=False,
                  op={"op": "type_into_terminal", "fd": -1, "text": MARK})
     for name, fields in (("open more files than allowed", {"op": "open_many", "count": 200}),
-                         ("start more processes than allowed", {"op": "fork_many", "count": 80}),
                          ("raise the limit of core dumps", {"op": "raise_core_limit"})):
         yield Attack(promise="limits", name=name, seen=answered, shape="limits", op=fields, peer=False)
+    # The last one there: where no limit of the kernel counts a box alone, the box is ended.
+    yield Attack(promise="limits", name="start more processes than allowed", seen=_crowded, shape="limits", late=True,
+                 op={"op": "fork_many", "count": 80, "hold_s": HOLD_S}, peer=False)
+
+
+def _crowded(stage: Stage, got: Answer) -> str:
+    if got.errno != "ended":
+        return answered(stage, got)
+    hit = None if got.receipt is None or got.receipt.end is None else got.receipt.end.get("limit_hit")
+    return "" if hit == "processes" else f"the box ended, and its limit is called {hit!r}"
 
 
 def _setuid(stage: Stage, got: Answer) -> str:

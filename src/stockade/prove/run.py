@@ -48,6 +48,7 @@ class Trial:
     raised_by: str = ""
     findings: tuple[Finding, ...] = ()
     effective_tier: str = ""
+    backend: str = ""
     seconds: float = 0.0
     code: str = ""
     reason: str = ""
@@ -161,7 +162,9 @@ def _tier(stage: Stage, tier: Tier, bare: Sequence[Outcome], more: Mapping[str, 
         outcomes = tuple(ran.outcomes.get(first.attack.key, first) for first in mine)
         claims = tuple(_claim(ran.receipts, first.attack.shape, promise.id) for first in mine)
         findings.append(find(promise.id, outcomes, claims))
-    return Trial(name=str(tier), findings=tuple(findings), effective_tier=ran.receipts["plain"].effective_tier)
+    plain = ran.receipts["plain"]
+    return Trial(name=str(tier), findings=tuple(findings), effective_tier=plain.effective_tier,
+                 backend=str(plain.launch["backend"]))
 
 
 def _workable(firsts: Sequence[Outcome]) -> list[Attack]:
@@ -216,7 +219,7 @@ def _session(stage: Stage, shape: Shape, mine: Sequence[Attack], start: Start,
     found: dict[str, Outcome] = {}
     late: list[tuple[Attack, Answer]] = []
     with Session(stage, shape, start) as session:
-        if shape.ending == "exit":
+        if shape.ending in ("exit", "limit"):
             _control(stage, session)
         for attack in mine:
             got = _attacked(stage, session, attack)

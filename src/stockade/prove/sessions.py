@@ -10,22 +10,22 @@ from __future__ import annotations
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
 import time
 import tty
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 
-from stockade.errors import ConfigError, DowngradeWarning, LaunchFailed, Refused
+from stockade.errors import DowngradeWarning, LaunchFailed, Refused
 from stockade.paths import StateHome, canonical
 from stockade.process import _exec
 from stockade.process.api import Popen
 from stockade.process.prepare import ruled
 from stockade.process.receipt import Receipt
+from stockade.prove import peers
 from stockade.prove.model import Answer, Shape
 from stockade.prove.stage import HERE, Stage, python
 from stockade.rules.tiers import Tier
@@ -44,11 +44,10 @@ DEATH_S = 10.0
 SHAPES = (
     Shape(name="plain"),
     Shape(name="net", net="host"),
-    Shape(name="limits", limits={"files": 64, "processes": 40}),
+    Shape(name="limits", limits={"files": 64, "processes": 40}, ending="limit"),
     Shape(name="wall", limits={"wall": WALL_S}, ending="wait"),
     Shape(name="killed", ending="kill"),
 )
-PEERS = ("bwrap",)
 
 
 class Session:
@@ -62,6 +61,7 @@ class Session:
         master, self.terminal = os.openpty()
         self._master = master
         self._pending = b""
+        self._family: list[int] = []
         try:
             tty.setraw(self.terminal)
             self._process = start(stage, shape, self.terminal)
@@ -80,8 +80,8 @@ class Session:
             told = json.loads(self._line())
             return Answer(errno=told["errno"], value=told["value"])
         except (OSError, ValueError, KeyError):
-            if self._shape.ending == "wait" and self.receipt is not None:
-                return Answer(errno="ended")  # by its wall clock, on a machine that had no time for it
+            if self._shape.ending in ("limit", "wait") and self.receipt is not None:
+                return Answer(errno="ended")  # by its limit: which one that was, its end record says
             raise self.silent(str(op["op"])) from None
 
     def _line(self) -> bytes:
@@ -107,8 +107,9 @@ class Session:
         ending = self._shape.ending
         try:
             if ending == "kill":
+                self._note_family()
                 os.kill(self._process.pid, signal.SIGKILL)
-            elif ending == "exit" or self.receipt is None:
+            elif ending != "wait" or self.receipt is None:
                 self._process.stdin.close()
             self._process.wait(timeout=WAIT_S)
             self.receipt = getattr(self._process, "receipt", None)
@@ -117,6 +118,11 @@ class Session:
             raise self.silent("its end") from None
         finally:
             self.close()
+
+    def _note_family(self) -> None:
+        """A box ends with its supervisor; what another sandbox leaves behind is ended when that was seen."""
+        if self.receipt is None and not self._bare:
+            self._family += peers.family(self._process.pid)
 
     def _patience_s(self) -> float:
         """Return how long a process may take to die: none at all where the end of a box promises it."""
@@ -142,12 +148,15 @@ class Session:
         """End the program and close everything; safe to call again."""
         process = self._process
         if process.poll() is None:
+            self._note_family()
             process.kill()
         try:
             process.stdin.close()
         except OSError:
             pass  # it ended before it read everything
         process.__exit__(None, None, None)
+        peers.end(self._family)
+        self._family = []
         self._close_descriptors()
 
     def _close_descriptors(self) -> None:
@@ -206,25 +215,11 @@ def _programs() -> list[str]:
 
 
 def peer(name: str) -> Start:
-    """Return what starts it in another sandbox, with the policy that people give it for an agent.
-
-    Raises: Refused ``prove_unsupported``, ConfigError ``peer_missing``.
-    """
-    if name not in PEERS:
-        raise Refused("prove_unsupported", f"--against: got {name!r}, expected {' or '.join(PEERS)}")
-    program = shutil.which(name)
-    if program is None:
-        raise ConfigError("peer_missing", f"{name}: got no such program on PATH, expected one")
+    """Return what starts it in another sandbox. Raises: as ``peers.peer``."""
+    program, line = peers.peer(name)
 
     def start(stage: Stage, shape: Shape, terminal: int) -> Any:
-        line = [*bubblewrap(program, stage.project), *python(), PROGRAM]
-        return _exec.own_program(line, stage.environment(), cwd=stage.project, pass_fds=(terminal,))
+        argv = [*line(program, stage, _programs()), *python(), PROGRAM]
+        return _exec.own_program(argv, stage.environment(), cwd=stage.project, pass_fds=(terminal,))
 
     return start
-
-
-def bubblewrap(program: str, project: str) -> Sequence[str]:
-    """Return bubblewrap with the project writable, the rest of the machine readable, no network."""
-    ours = [word for path in _programs() for word in ("--ro-bind", path, path)]
-    return [program, "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", *ours, "--bind",
-            project, project, "--unshare-all", "--die-with-parent", "--new-session", "--chdir", project]

@@ -124,7 +124,7 @@ class Case:
         """Run in the surrounding box as it is; only the environment changes."""
         below = self.below()
         return self.answer("passthrough", effective_tier=None if self.active is None else str(self.active),
-                           tier_downgrade=below, missing=self.added() if below else (), reasons=reasons,
+                           tier_downgrade=below, missing=self.missing_inside() if below else (), reasons=reasons,
                            remedy="deny_accept in /etc/stockade/policy.toml refuses it" if below else None)
 
     def unconfined(self, reason: str, setting: str) -> Decision:
@@ -155,7 +155,15 @@ class Case:
             why, remedy = f"with the host's network {why}", f"{remedy}, or accept {' and '.join(missing)}"
         elif not why:
             why = f"{best.name if best else 'host'} does not keep {', '.join(missing)}"
-        return self.refuse(code, why, *((doubt,) if doubt else ()), missing=missing, remedy=remedy, transient=transient)
+        other = self._another_way(best, transient=transient)
+        more = [text for text in (doubt, other.reason if other else "") if text]
+        remedy = f"{remedy}; or {other.remedy}" if other and remedy else remedy
+        return self.refuse(code, why, *more, missing=missing, remedy=remedy, transient=transient)
+
+    def _another_way(self, best: BackendVerdict | None, *, transient: bool) -> BackendVerdict | None:
+        """The backend after the best, where both were asked, neither is there, and its remedy is another one."""
+        rest = [verdict for verdict in self.host.backends if verdict is not best and verdict.code and verdict.remedy]
+        return rest[0] if rest and best and best.code and not transient and rest[0].remedy != best.remedy else None
 
     def unreachable(self) -> Decision:
         """D12: this box does not reach the tier, or it allows too much, and nothing in it changes that."""

@@ -11,6 +11,7 @@ import pytest
 
 from stockade import paths
 from stockade.decision import BackendVerdict
+from stockade.frozen import replace
 from stockade.host import answers
 
 VERDICT = BackendVerdict(name="namespaces", namespaces=True, keeps=frozenset({"limits", "ipc.isolated"}),
@@ -40,11 +41,29 @@ def test_the_oldest_answer_goes_when_there_are_too_many(state: paths.StateHome) 
     assert kept == list(range(2, answers.MAX_KEPT + 2))
 
 
+REFUSED = BackendVerdict(name="namespaces", namespaces=True, code="userns_denied", reason="why", remedy="what helps", obstacle="namespaces_off", step=1,
+                         object="clone", errno="EPERM", commands=("sysctl -w a=1", "# words"), sysctl=("a", "1"))
+
+
+def test_an_answer_with_a_refusal_comes_back_whole_and_holds_for_a_while(state: paths.StateHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_800_000_000
+    monkeypatch.setattr(answers, "time", lambda: now)
+    second = replace(VERDICT, name="landlock", namespaces=False)
+    answers.keep(state, "weak", 6, (REFUSED, second))
+    answers.keep(state, "strong", 6, (VERDICT, REFUSED))
+    assert answers.find(state, "weak") == (6, (REFUSED, second))
+    for other in (now + answers.HOLD_S, now - 1):
+        monkeypatch.setattr(answers, "time", lambda other=other: other)
+        assert answers.find(state, "weak") is None and answers.find(state, "strong") == (6, (VERDICT, REFUSED))
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", "nonsense", '{"schema": "stockade.probe.v1", "key": "a", "backends": []}',
                                   '{"schema": "stockade.probe.v2", "answers": 3}', '{"schema": "stockade.probe.v2", "answers": [3, {"key": "a"}]}',
                                   '{"schema": "stockade.probe.v2", "answers": [{"key": "a", "landlock_abi": Infinity, "backends": []}]}',
                                   "[" * 100_000, " " * (2 << 20) + "{}",
-                                  '{"schema": "stockade.probe.v2", "answers": [{"key": "a", "landlock_abi": 3, "backends": [{"name": "x"}]}]}'])
+                                  '{"schema": "stockade.probe.v2", "answers": [{"key": "a", "landlock_abi": 3, "backends": [{"name": "x"}]}]}',
+                                  '{"schema": "stockade.probe.v2", "answers": [{"key": "a", "landlock_abi": 3, "asked_s": "now", "backends": [{"name": "x", "code": "y", '
+                                  '"keeps": [], "open_net": [], "namespaces": true, "reason": "", "remedy": ""}]}]}'])
 def test_a_damaged_file_holds_no_answer_and_is_replaced(state: paths.StateHome, text: str) -> None:
     Path(state.path, "host-probe.json").write_text(text, encoding="utf-8")
     assert answers.find(state, "a") is None

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from stockade import paths
+from stockade.decision import BackendVerdict
 from stockade.errors import Refused
 from stockade.frozen import replace
+from stockade.host import answers as module_of_answers
 from stockade.host import facts, probe, standing
 from stockade.rules.promises import PROMISE_IDS
 
@@ -64,6 +67,24 @@ def test_a_refusal_is_asked_for_anew(monkeypatch: pytest.MonkeyPatch, state: pat
     assert not os.path.exists(f"{state.path}/host-probe.json")
     answers(monkeypatch)
     assert probe.host_facts(state).backends[0].code == ""
+
+
+def test_where_another_backend_is_there_the_answer_is_kept_for_a_while(monkeypatch: pytest.MonkeyPatch, state: paths.StateHome) -> None:
+    asked: list[str] = []
+
+    def probed(host: facts.HostFacts, state: paths.StateHome, backend: str = "namespaces") -> BackendVerdict:
+        asked.append(backend)
+        return BackendVerdict(name=backend, keeps=frozenset(PROMISE_IDS), code="userns_denied" if backend == "namespaces" else "")
+    monkeypatch.setattr(probe, "probe", probed)
+    first = probe.host_facts(state)
+    assert probe.host_facts(state) is first and asked == ["namespaces", "landlock"]
+    probe._memory.clear()  # the next process
+    assert probe.host_facts(state).backends == first.backends and len(asked) == 2
+    later = time.time() + 601
+    for module in (probe, module_of_answers):
+        monkeypatch.setattr(module, "time", lambda: later)
+    assert probe.host_facts(state).backends == first.backends and len(asked) == 4
+    assert probe.host_facts(state, fresh=True).backends == first.backends and len(asked) == 6
 
 
 def test_nothing_is_kept_for_a_caller_whose_proc_cannot_be_believed(
