@@ -161,6 +161,7 @@ NEST = (
     _field("nest.ends_with", "the end of the client, of the outer command or of its supervisor is the end of what is inside", "nested boxes"),
     _field("nest.terminal", "terminal, interrupts, suspending and hanging up behave in a box inside a box as without one", "nested boxes"),
     _field("nest.signals", "signals, end status, time limits and the whole of the API go through a box inside a box", "nested boxes"),
+    _field("nest.acceptance", "strict typed in a box as a person does reads no secret, moves no hook, and ordinary work goes on", "nested boxes"),
     _field("nest.deep", "twenty boxes stand inside each other", "nested boxes"),
 )
 

@@ -13,19 +13,18 @@ import pytest
 
 from requirements import requirement
 from support.actors import PYTHON, WAIT_S, Actor
+from support.cli import inside
 from support.live import processes_with, wait_until
 from support.terminal import COUNT, LINES, Terminal, interrupt, suspend_and_resume
 
 AROUND = ("standard", "guarded")
 SIZE = ("import os, signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [28])\nsignal.signal(28, lambda *a: None)\nprint('ready', flush=True)\n"
         "signal.sigwait([28])\nprint('size', *os.get_terminal_size(0), '.', flush=True)")
-CALL = "import sys; sys.path.insert(0, {lib!r}); from stockade.cli import main; raise SystemExit(main({words!r}))"
 
 
 def inner(actor: Actor, argv: list[str], *options: str, tier: str = "strict") -> list[str]:
     """The command line of ``stockade run`` as a program in a box types it."""
-    words = ["run", "--quiet", "--tier", tier, "--net", "none", *options, "--", *argv]
-    return [PYTHON, "-I", "-B", "-c", CALL.format(lib=str(actor.stage.lib), words=words)]
+    return inside(actor, "run", "--quiet", "--tier", tier, "--net", "none", *options, "--", *argv)
 
 
 def on_terminal(actor: Actor, argv: list[str], around: str = "standard", **more: Any) -> Terminal:

@@ -49,3 +49,11 @@ def stockade(actor: Actor, *words: str, stdin: bytes = b"", cwd: str | None = No
 def start(actor: Actor, *words: str, cwd: str | None = None, **popen: Any) -> subprocess.Popen[bytes]:
     """Start a command line and leave it running."""
     return actor.spawn(line(*words), cwd=cwd, env=environment(actor), **popen)
+
+
+_MAIN = "import sys; sys.path.insert(0, {lib!r}); from stockade.cli import main; raise SystemExit(main(sys.argv[1:]))"
+
+
+def inside(actor: Actor, *words: str) -> list[str]:
+    """The argv of a command line that a program in a box types: no variable of the import path gets there."""
+    return [PYTHON, "-I", "-B", "-c", _MAIN.format(lib=str(actor.stage.lib)), *words]
