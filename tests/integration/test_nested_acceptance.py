@@ -69,6 +69,7 @@ def test_strict_typed_in_a_box_reads_no_secret_and_the_work_goes_on(actor: Actor
     assert outer.status == 0, outer.err
     assert outer.out.split() == ["[1]works", "same"], (outer.out, outer.err)
     assert "secret of" not in outer.out + outer.err
+    assert "state home" not in outer.err, "no record of the inner box goes to one"
     assert "secret of diary.txt" in actor.sh(f"cat {repository}/look.1"), "the outer box shows it, before and after"
     assert actor.sh(f"cat {hook} {bashrc}") == before
     assert actor.sh("git log --format=%s -n1", cwd=repository) == "inside\n"

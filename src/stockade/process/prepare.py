@@ -187,9 +187,11 @@ def _inside(resolved: Resolved, *, stored: bool) -> Resolved:
             ("caches end with this box", resolved.cache == "keep" and bool(resolved.caches)),
             ("files to copy back stay in this box", len(state) < len(resolved.state))]
     notes = tuple(f"inside a box: {text}" for text, applies in left if applies)
-    return replace(resolved, cache="ephemeral" if resolved.cache == "keep" else resolved.cache, state=state,
-                   on_persistence="report" if resolved.on_persistence == "quarantine" else resolved.on_persistence,
-                   notes=(*resolved.notes, *notes))
+    # The plan is handed over, records are written by the supervisor around: no word of a place for them.
+    notes = (*(note for note in resolved.notes if not note.startswith("state home ")), *notes)
+    return replace(resolved, notes=notes, state=state,
+                   cache="ephemeral" if resolved.cache == "keep" else resolved.cache,
+                   on_persistence="report" if resolved.on_persistence == "quarantine" else resolved.on_persistence)
 
 
 def _mind_caches(resolved: Resolved) -> None:
