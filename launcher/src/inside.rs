@@ -90,7 +90,11 @@ impl Inside {
             match end {
                 End::Open => return Some(fd),
                 End::Closed => {}
-                End::TooMuch => *closed += 1,
+                End::TooMuch(mut fds) => {
+                    *closed += 1;
+                    fds.push(fd);
+                    wire::discard(fds);
+                }
                 End::Asks(fds) => asked.push(Asked { link: fd, fds }),
             }
             None
@@ -113,10 +117,19 @@ impl Inside {
     }
 }
 
+impl Drop for Inside {
+    /// What waits in them is closed by the end of this process, which waits for nothing.
+    fn drop(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.connections));
+    }
+}
+
 enum End {
     Open,
+    /// Nobody is left at the other end, and no message in it.
     Closed,
-    TooMuch,
+    /// With what came with the message.
+    TooMuch(Vec<OwnedFd>),
     Asks(Vec<OwnedFd>),
 }
 
@@ -125,10 +138,12 @@ fn read(fd: &OwnedFd, budget: &mut Budget, record: &mut impl FnMut(&[u8])) -> En
     for _ in 0..BATCH {
         match wire::receive(fd.as_raw_fd(), &mut buffer) {
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return End::Open,
-            Err(_) | Ok((0, _)) => return End::Closed,
-            Ok((size, _)) if size > MESSAGE_MAX_BYTES || !budget.spend(size) => return End::TooMuch,
+            Err(_) => return End::TooMuch(vec![]),
+            Ok((0, fds)) if fds.is_empty() => return End::Closed,
+            Ok((size, fds)) if size > MESSAGE_MAX_BYTES || !budget.spend(size) => return End::TooMuch(fds),
             Ok((size, fds)) if &buffer[..size] == MAGIC => return End::Asks(fds),
-            Ok((size, _)) => record(&buffer[..size]),
+            Ok((size, fds)) if fds.is_empty() => record(&buffer[..size]),
+            Ok((_, fds)) => return End::TooMuch(fds),
         }
     }
     End::Open

@@ -19,6 +19,7 @@ pub mod wire;
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
@@ -104,8 +105,12 @@ impl Nests {
         self.live.retain(|(pid, uplink)| {
             let open = drain(uplink, &mut records);
             if !open {
-                // SAFETY: our own child, which has closed its side: it has nothing left to do.
-                unsafe { libc::waitpid(*pid, std::ptr::null_mut(), 0) };
+                // SAFETY: our own child, not reaped yet, which has closed its side: it has nothing left to do, and may
+                // sleep in the close of what it was given.
+                unsafe {
+                    libc::kill(*pid, libc::SIGKILL);
+                    libc::waitpid(*pid, std::ptr::null_mut(), 0);
+                }
             }
             open
         });
@@ -115,7 +120,8 @@ impl Nests {
     /// The box has ended: what is inside ends by itself, and within a time.
     pub fn finish(&mut self) -> Vec<Vec<u8>> {
         let (mut records, until) = (vec![], Instant::now() + END_ROOM);
-        self.waiting.clear();
+        let gone = Refusal::new("nest_busy", "box").detail("it is about to end");
+        std::mem::take(&mut self.waiting).into_iter().for_each(|asked| refuse(asked, &gone));
         while !self.live.is_empty() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -151,25 +157,45 @@ fn drain(uplink: &OwnedFd, records: &mut Vec<Vec<u8>>) -> bool {
 pub fn serve(session: &Session, box_: &mut Supervisor, out: &Out, block: &Block) {
     for asked in std::mem::take(&mut box_.nests.waiting) {
         if box_.nests.live.len() >= MAX_LIVE || box_.status.is_some() {
-            tell(asked.link.as_raw_fd(), &Refusal::new("nest_busy", "box").detail("it is full, or about to end"));
+            refuse(asked, &Refusal::new("nest_busy", "box").detail("it is full, or about to end"));
             continue;
         }
-        let Ok((uplink, theirs)) = wire::pair() else { continue };
+        let (uplink, theirs) = match wire::pair() {
+            Ok(pair) => pair,
+            Err(e) => {
+                refuse(asked, &Refusal::new("resource", "socket pair").io(&e));
+                continue;
+            }
+        };
         // SAFETY: takes no pointer.
         let parent = unsafe { libc::getpid() };
         // SAFETY: P0 is single-threaded by now.
         match unsafe { sys::fork_into(0) } {
             Ok(0) => {
+                // Not before P0 has closed its own: whoever is last may have to wait (wire.rs, `discard`).
+                drop(uplink);
+                wire::wait_for_word(theirs.as_raw_fd());
                 block.wipe();
                 let from = From { session, box_, out, parent };
                 supervise(&from, asked, theirs, *block);
                 // SAFETY: no destructor of P0's may run in its copy.
                 unsafe { libc::_exit(0) }
             }
-            Ok(pid) => box_.nests.live.push((pid, uplink)),
-            Err(e) => tell(asked.link.as_raw_fd(), &Refusal::new("fork_failed", "supervisor").io(&e)),
+            Ok(pid) => {
+                drop(asked);
+                let _ = wire::send(uplink.as_raw_fd(), b"g", &[], false);
+                box_.nests.live.push((pid, uplink));
+            }
+            Err(e) => refuse(asked, &Refusal::new("fork_failed", "supervisor").io(&e)),
         }
     }
+}
+
+fn refuse(asked: Asked, refusal: &Refusal) {
+    tell(asked.link.as_raw_fd(), refusal);
+    let Asked { link, mut fds } = asked;
+    fds.push(link);
+    wire::discard(fds);
 }
 
 fn tell(link: RawFd, refusal: &Refusal) {
@@ -187,8 +213,7 @@ struct From<'a> {
 /// The child's whole life. Whoever asked is told the end, or why there was nothing.
 fn supervise(from: &From, asked: Asked, uplink: OwnedFd, block: Block) {
     let link = asked.link.as_raw_fd();
-    let held = tied(from.parent).and_then(|()| Held::take(from, asked, uplink));
-    let mut held = match held {
+    let mut held = match Held::take(from, asked, uplink) {
         Ok(held) => held,
         Err(refusal) => return tell(link, &refusal),
     };
@@ -231,6 +256,9 @@ struct Held {
 impl Held {
     /// Everything else that was P0's is closed.
     fn take(from: &From, asked: Asked, uplink: OwnedFd) -> Result<Held, Refusal> {
+        // Closed by our end, when whoever asked has been told: P0 ends us once the uplink is.
+        let (asked, uplink) = (ManuallyDrop::new(asked), ManuallyDrop::new(uplink));
+        tied(from.parent)?;
         let fail = |e: io::Error| Refusal::new("fds_denied", "descriptors").io(&e);
         let lent = from.box_.nests.lent.as_deref().unwrap_or_default();
         if lent.len() != crate::control::SPACES.len() {
@@ -241,7 +269,8 @@ impl Held {
             None => sys::open_dir(libc::AT_FDCWD, c"/proc").map_err(fail)?,
         };
         let spaces = lent.iter().map(|fd| own(fd.as_raw_fd())).collect();
-        let held = Held { link: asked.link, uplink, proc, spaces, given: asked.fds };
+        let Asked { link, fds: given } = ManuallyDrop::into_inner(asked);
+        let held = ManuallyDrop::new(Held { link, uplink: ManuallyDrop::into_inner(uplink), proc, spaces, given });
         let mut kept: Vec<RawFd> = [&held.link, &held.uplink, &held.proc]
             .into_iter()
             .chain(&held.spaces)
@@ -255,7 +284,7 @@ impl Held {
             next = next.max(fd + 1);
         }
         close_from(next, RawFd::MAX).map_err(fail)?;
-        Ok(held)
+        Ok(ManuallyDrop::into_inner(held))
     }
 
     fn run(&mut self, from: &From, out: &mut Out, block: Block) -> Result<i32, Refusal> {

@@ -325,6 +325,10 @@ impl Supervisor {
         let mut word = [0u8; client::WORD_BYTES];
         match wire::receive(link, &mut word) {
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+            Ok((_, fds)) if !fds.is_empty() => {
+                wire::discard(fds);
+                self.end(Outcome::CallerGone);
+            }
             Ok((client::WORD_BYTES, _)) => match client::signal_of(word) {
                 Some((KILL_BOX, _)) => self.end(Outcome::Killed),
                 Some((number, group)) => self.signal(number, group),

@@ -7,14 +7,16 @@ use std::io;
 use std::mem::size_of;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
-use crate::sys::check;
+use crate::sys::{self, check};
 
-/// Fixed ones and those that the command keeps; the kernel takes 253 at once (SCM_MAX_FD).
+/// Fixed ones and those that the command keeps.
 pub const MAX_FDS: usize = 80;
+/// As many as the kernel takes at once (include/net/scm.h): it would close the others here (see `discard`).
+const SCM_MAX_FD: usize = 253;
 
 #[repr(align(8))]
 struct Room([u8; ROOM]);
-const ROOM: usize = MAX_FDS * size_of::<RawFd>() + 32;
+const ROOM: usize = SCM_MAX_FD * size_of::<RawFd>() + 32;
 
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut ends = [0; 2];
@@ -26,8 +28,8 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     }
 }
 
-/// One message that is there, its true length, and the descriptors that came with it; those that
-/// found no room the kernel has closed.
+/// One message that is there, its true length, and the descriptors that came with it. What a program in
+/// the box may have sent goes to `discard`, and nowhere else.
 pub fn receive(fd: RawFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut room = Room([0; ROOM]);
     let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
@@ -51,6 +53,41 @@ pub fn receive(fd: RawFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)
             header = libc::CMSG_NXTHDR(&msg, header);
         }
         Ok((size as usize, fds))
+    }
+}
+
+/// Sleeps until the other end has said a word, or is gone.
+pub fn wait_for_word(fd: RawFd) {
+    let mut word = 0u8;
+    // SAFETY: one byte of room, which outlives the call.
+    while unsafe { libc::recv(fd, std::ptr::addr_of_mut!(word).cast(), 1, 0) } < 0 && sys::errno() == libc::EINTR {}
+}
+
+/// Closes what came out of a box, without waiting for it.
+///
+/// The last close of a socket with SO_LINGER sleeps for as long as its maker said, with our signals
+/// blocked; not in a process that is ending (net/ipv4/af_inet.c, inet_release). So one is made that holds them
+/// too, and ended after ours are closed. A connection is such a descriptor: messages wait in it.
+pub fn discard(fds: Vec<OwnedFd>) {
+    if fds.is_empty() {
+        return;
+    }
+    // SAFETY: P0 and its copies have one thread by now; the child only waits for its end.
+    match unsafe { sys::fork_into(0) } {
+        Ok(0) => loop {
+            // SAFETY: takes no pointer.
+            unsafe { libc::pause() };
+        },
+        Ok(child) => {
+            drop(fds);
+            // SAFETY: no pointers; nobody else reaps this child.
+            unsafe {
+                libc::kill(child, libc::SIGKILL);
+                libc::waitpid(child, std::ptr::null_mut(), libc::__WALL);
+            }
+        }
+        // They stay open, and end with this process.
+        Err(_) => std::mem::forget(fds),
     }
 }
 

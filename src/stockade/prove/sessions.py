@@ -16,7 +16,7 @@ import sys
 import time
 import tty
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from stockade.errors import DowngradeWarning, LaunchFailed, Refused
