@@ -43,15 +43,18 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// False when a message of this size is too much.
+    /// False when a message of this size is too much. Only what is taken counts: what is refused costs the
+    /// box a connection, and not its record for the rest of its life.
     fn spend(&mut self, size: usize) -> bool {
         if self.since.elapsed() > Duration::from_secs(1) {
             (self.since, self.count, self.bytes) = (Instant::now(), 0, 0);
         }
-        self.count += 1;
-        self.bytes += size;
-        self.total += size;
-        self.count <= RATE_PER_SECOND && self.bytes <= BYTES_PER_SECOND && self.total <= BYTES_MAX
+        let (count, bytes, total) = (self.count + 1, self.bytes + size, self.total + size);
+        if count > RATE_PER_SECOND || bytes > BYTES_PER_SECOND || total > BYTES_MAX {
+            return false;
+        }
+        (self.count, self.bytes, self.total) = (count, bytes, total);
+        true
     }
 }
 
@@ -140,8 +143,10 @@ fn read(fd: &OwnedFd, budget: &mut Budget, record: &mut impl FnMut(&[u8])) -> En
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return End::Open,
             Err(_) => return End::TooMuch(vec![]),
             Ok((0, fds)) if fds.is_empty() => return End::Closed,
-            Ok((size, fds)) if size > MESSAGE_MAX_BYTES || !budget.spend(size) => return End::TooMuch(fds),
+            Ok((size, fds)) if size > MESSAGE_MAX_BYTES => return End::TooMuch(fds),
+            // It holds no byte of the record, and has its own bound: the boxes that live (nested.rs).
             Ok((size, fds)) if &buffer[..size] == MAGIC => return End::Asks(fds),
+            Ok((size, fds)) if !budget.spend(size) => return End::TooMuch(fds),
             Ok((size, fds)) if fds.is_empty() => record(&buffer[..size]),
             Ok((_, fds)) => return End::TooMuch(fds),
         }

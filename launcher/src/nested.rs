@@ -117,6 +117,14 @@ impl Nests {
         records
     }
 
+    /// Ends what is inside at once; their records are those that came.
+    pub fn kill(&self) {
+        // SAFETY: our own children, not reaped yet.
+        self.live.iter().for_each(|(pid, _)| unsafe {
+            libc::kill(*pid, libc::SIGKILL);
+        });
+    }
+
     /// The box has ended: what is inside ends by itself, and within a time.
     pub fn finish(&mut self) -> Vec<Vec<u8>> {
         let (mut records, until) = (vec![], Instant::now() + END_ROOM);
@@ -125,10 +133,7 @@ impl Nests {
         while !self.live.is_empty() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                // SAFETY: our own children, not reaped yet.
-                self.live.iter().for_each(|(pid, _)| unsafe {
-                    libc::kill(*pid, libc::SIGKILL);
-                });
+                self.kill();
             }
             let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             let mut fds: Vec<libc::pollfd> = self.descriptors().map(poll).collect();

@@ -101,12 +101,15 @@ impl Session {
     ) -> Result<Session, Refusal> {
         let ring = inner.as_ref().map(|inner| &inner.ring);
         let began = Instant::now();
-        let loaded = match (args.plan_fd, &args.plan, &args.plan_store) {
+        let mut loaded = match (args.plan_fd, &args.plan, &args.plan_store) {
             (Some(fd), ..) => plan::from_fd(fd, &args.binds)?,
             (None, Some(digest), Some(dir)) => plan::from_store(dir, digest, &args.binds)?,
             _ => return Err(Refusal::new("usage", "--plan")),
         };
         check_inherited(&loaded.plan, args)?;
+        if let Some(ring) = ring {
+            ring.bound(&mut loaded.plan);
+        }
         if let Some(wall) = wall_ms(&loaded.plan, args).map(Duration::from_millis) {
             let to = clock::Told { run_id: out.run_id.clone(), report: args.report_fd, spool: args.spool.clone() };
             clock::arm(clock::limit(began, wall), loaded.plan.mounts.len(), to)?;

@@ -279,6 +279,8 @@ impl Supervisor {
         if !self.lost.contains(&guard.path) {
             self.lost.push(guard.path.clone());
         }
+        // It is put back in the box's own view. Those inside have each their own, without it.
+        self.nests.kill();
         if self.entrance.is_none() {
             self.entrance = self.nests.mount_space().and_then(|mount| Entrance::lent(mount).ok());
         }

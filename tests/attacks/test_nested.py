@@ -6,6 +6,7 @@ The attacked thing is the supervisor outside: hostile code inside writes its req
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import threading
 from typing import Any
@@ -17,6 +18,7 @@ from stockade.rules.promises import PROMISE_IDS, PROMISES
 from stockade.rules.tiers import Tier
 from support.actors import PYTHON, WAIT_S, Actor
 from support.left import records
+from support.live import wait_until
 from support.plans import bind, small_plan, tmpfs
 
 TIERS = ("standard", "guarded")
@@ -231,6 +233,58 @@ def test_a_view_that_is_the_outer_box_s_is_no_strict_one(actor: Actor) -> None:
     argv = ["/usr/bin/true"]
     _, got = asked(actor, [{"do": "told", "plan": plan, "argv": argv} for plan in (laid, under)])
     assert [one["end"] for one in got] == ["promise_not_kept"] * 2, got
+
+
+@requirement("nest.only_narrows")
+def test_a_plan_from_inside_has_no_more_memory_and_no_more_of_proc_than_the_box_around(actor: Actor) -> None:
+    look = "import os\ns = os.statvfs('/tmp')\nprint(s.f_blocks * s.f_frsize)"
+    plan = raw_plan(actor, limits=small_plan(actor)["limits"] | {"memory_bytes": None})
+    for row in plan["mounts"]:
+        if row["kind"] == "tmpfs":
+            row["size_bytes"] = 1 << 40
+        if row["kind"] == "proc":
+            row["covers"] = []
+    script = f"{look}\nprint(os.statvfs('/proc/sys').f_flag & os.ST_RDONLY)"
+    _, (got,) = asked(actor, [{"do": "told", "plan": plan, "argv": [PYTHON, "-I", "-c", script]}], limits={"memory_bytes": 200 << 20})
+    assert got["end"] == "end 0", got
+    size, opened = got["out"].split()
+    assert int(size) <= 200 << 20, got
+    assert opened == "1", "the controls of the kernel stay covered"
+
+
+WRITES = """
+import os, sys, time
+open("ready", "w").close()
+for _ in range(200):
+    try:
+        with open(".git/config", "a") as stream:
+            stream.write("[core]\\n\\thooksPath = /tmp/theirs\\n")
+        break
+    except OSError:
+        time.sleep(0.05)
+"""
+
+
+@requirement("nest.only_narrows", "fs.persistence")
+def test_a_guard_that_the_host_replaces_stands_in_no_box_inside_either(actor: Actor) -> None:
+    """The kernel takes the guard away in every view, and it is put back in one."""
+    actor.sh(f"cp -a .git/config /tmp/config-kept && {PYTHON} -I -c {shlex.quote(WRITES)} && grep -q theirs .git/config && mv /tmp/config-kept .git/config && rm ready")
+    plan = lying_plan(actor, ["/usr", "/etc", str(actor.stage.root)])
+    plan["mounts"].append(bind(actor.workspace, "nosuid", "nodev", type="dir", recursive=True))
+    plan["cwd"] = actor.workspace
+    job = {"do": "told", "plan": plan, "argv": [PYTHON, "-I", "-c", WRITES]}
+    done: list[Any] = []
+    asking = threading.Thread(target=lambda: done.extend(asked(actor, [job], tier="guarded")[1]))
+    asking.start()
+    try:
+        wait_until(lambda: done or actor.host(f"{actor.workspace}/ready").exists(), "the box inside tries")
+        assert not done, done
+        actor.sh("git config user.email somebody@example.org")  # renames another file over it
+    finally:
+        asking.join()
+        actor.remove(f"{actor.workspace}/ready")
+    assert "theirs" not in actor.sh("cat .git/config") and "somebody" in actor.sh("cat .git/config")
+    assert done[0]["end"] != "end 0", done
 
 
 @requirement("nest.hostile_requests")

@@ -40,6 +40,10 @@ pub struct Ring {
     pub limits: Vec<Limits>,
     pub filters: Vec<String>,
     pub landlock: Option<Rules>,
+    /// The largest file system in memory that it has: none inside holds more.
+    pub room_bytes: u64,
+    /// Parts of /proc that are covered in every box.
+    pub covers: BTreeSet<String>,
     /// Run ids, innermost first.
     pub chain: Vec<String>,
     /// The box of a root caller: its root is nobody to the kernel.
@@ -73,6 +77,8 @@ impl Ring {
             limits: vec![plan.limits.clone()],
             filters: vec![plan.seccomp.filter.clone()],
             landlock: landlock_of(plan, outer),
+            room_bytes: room_of(plan),
+            covers: plan.mounts.iter().flat_map(covers_of).cloned().collect(),
             chain: vec![run_id.to_string()],
             shifted: matches!(plan.ids, crate::plan::Ids::Shifted { .. }),
         };
@@ -82,6 +88,8 @@ impl Ring {
             ring.lost.extend(outer.lost.iter().cloned());
             ring.net = if outer.net == Net::None { Net::None } else { plan.net };
             ring.limits = vec![tighter(&outer.limits[0], &plan.limits)];
+            ring.room_bytes = ring.room_bytes.min(outer.room_bytes);
+            ring.covers.extend(outer.covers.iter().cloned());
             ring.filters.extend(outer.filters.iter().cloned());
             ring.filters.sort();
             ring.filters.dedup();
@@ -89,6 +97,22 @@ impl Ring {
             ring.shifted = outer.shifted;
         }
         ring
+    }
+
+    /// Takes from an inner plan what the outer box has not: memory behind file systems, and open parts of /proc.
+    pub fn bound(&self, plan: &mut Plan) {
+        for row in &mut plan.mounts {
+            match row {
+                Row::Tmpfs { size_bytes: size, .. } | Row::Dev { shm_size_bytes: size, .. } => {
+                    *size = self.room_bytes.min(*size);
+                }
+                Row::Proc { covers, .. } => {
+                    let more: Vec<String> = self.covers.iter().filter(|name| !covers.contains(name)).cloned().collect();
+                    covers.extend(more);
+                }
+                _ => {}
+            }
+        }
     }
 
     /// The promises of an inner plan: rows that the outer box does not know count for nothing, what it
@@ -139,6 +163,21 @@ impl Ring {
 fn shows_all(plan: &Plan) -> bool {
     let made = plan.mounts.first().is_some_and(|row| matches!(row, Row::Tmpfs { target, .. } if target == "/"));
     !made || plan.mounts.iter().any(|row| sources(row).contains(&"/"))
+}
+
+fn room_of(plan: &Plan) -> u64 {
+    let sizes = plan.mounts.iter().filter_map(|row| match row {
+        Row::Tmpfs { size_bytes: size, .. } | Row::Dev { shm_size_bytes: size, .. } => Some(*size),
+        _ => None,
+    });
+    sizes.max().unwrap_or_default().min(plan.limits.memory_bytes.unwrap_or(u64::MAX))
+}
+
+fn covers_of(row: &Row) -> &[String] {
+    match row {
+        Row::Proc { covers, .. } => covers,
+        _ => &[],
+    }
 }
 
 /// The stricter of two limits, each by itself.

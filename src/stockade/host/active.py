@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from time import sleep
 
 from stockade.errors import ConfigError
 from stockade.frozen import dataclass
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 BOX_DIR = "/run/stockade"
+# A supervisor that has not taken a connection for so long builds no box now.
+CONNECT_TRIES, CONNECT_WAIT_S = 40, 0.05
 BOX_RECORD = "/run/stockade/box.json"
 _FLAGS = frozenset({"ro", "nosuid", "nodev", "noexec"})
 # (family, type, protocol) that the filter of every box refuses and an ordinary process may have:
@@ -220,10 +223,16 @@ def _answers() -> bool:
         link = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     except OSError:
         return False
+    link.setblocking(False)  # a full queue is said at once (unix(7), EAGAIN), and somebody may keep it full
     try:
-        link.connect(f"{BOX_DIR}/box.sock")
+        for _ in range(CONNECT_TRIES):
+            try:
+                link.connect(f"{BOX_DIR}/box.sock")
+                return True
+            except BlockingIOError:
+                sleep(CONNECT_WAIT_S)
     except OSError:
         return False
     finally:
         link.close()
-    return True
+    return False
