@@ -30,7 +30,7 @@ use crate::receipts::Out;
 use crate::report::{self, Refusal, Report};
 use crate::session::{split_item, Block, Given, Session};
 use crate::supervise::Supervisor;
-use crate::{plan, sys, ulid};
+use crate::{persist, plan, sys, ulid};
 
 use request::Request;
 use ring::Ring;
@@ -415,6 +415,8 @@ fn start(request: Request, plan_fd: OwnedFd, inner: Inner, out: &Out, block: Blo
     let pairs = |items: &[Vec<u8>]| items.iter().map(|item| split_item(item)).collect();
     let given = Given { environ: pairs(&request.environ), set: pairs(&request.set) };
     let start = Start { umask: request.umask, ..Start::inside(inner.ignored) };
+    // It is the session's own until the end.
+    persist::distant::read_through(inner.proc.as_raw_fd());
     let session = Session::open(&args, Some(inner), |_| Ok(given), out)?;
     if session.loaded.plan.fds != request.kept {
         // Another number would be one of ours.

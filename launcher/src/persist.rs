@@ -8,7 +8,7 @@
 //! is reported as degraded, never as unchanged. Next: persist/walk.rs.
 
 pub mod asked;
-mod distant;
+pub mod distant;
 pub mod index;
 pub mod journal;
 pub mod journals;

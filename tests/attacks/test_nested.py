@@ -53,6 +53,8 @@ def test_a_stricter_box_runs_inside_a_box_and_says_what_it_keeps(actor: Actor, t
     assert launch["origin"] == "inside"
     said = [launch[name] for name in ("decision", "row", "active_tier", "tier_known", "tier_downgrade")]
     assert said == ["tighten", "D8", tier, True, False]
+    assert all(len(row["mechanism"]) == len(set(row["mechanism"])) for row in launch["promises"]), launch["promises"]
+    assert ok["receipt"]["end"]["degraded"] == [], ok["receipt"]["end"]
 
 
 @requirement("nest.only_narrows")

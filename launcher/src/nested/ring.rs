@@ -153,7 +153,7 @@ impl Ring {
             // Every pair of alternatives: one of each must hold.
             row.needs = vec![];
             for one in &known.needs {
-                row.needs.extend(told.needs.iter().map(|two| [one.as_slice(), two].concat()));
+                row.needs.extend(told.needs.iter().map(|two| both(one, two)));
             }
         }
         row
@@ -163,6 +163,12 @@ impl Ring {
 fn shows_all(plan: &Plan) -> bool {
     let made = plan.mounts.first().is_some_and(|row| matches!(row, Row::Tmpfs { target, .. } if target == "/"));
     !made || plan.mounts.iter().any(|row| sources(row).contains(&"/"))
+}
+
+/// What either needs, each once, in the order of the first.
+fn both(one: &[String], two: &[String]) -> Vec<String> {
+    let more = two.iter().filter(|name| !one.contains(name));
+    one.iter().chain(more).cloned().collect()
 }
 
 fn room_of(plan: &Plan) -> u64 {

@@ -5,7 +5,10 @@
 //! as in src/stockade/plan/mountinfo.py, which a test compares.
 
 use std::ffi::CStr;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::sys;
 
@@ -15,11 +18,29 @@ const DISTANT: [&str; 20] = [
     "nfs", "nfs4", "ocfs2", "orangefs", "smb3", "smbfs", "virtiofs",
 ];
 
+/// Of the supervisor of a box inside another, which the /proc of that box does not show; else /proc itself.
+static PROC: AtomicI32 = AtomicI32::new(-1);
+
+/// From now on the mount table is read through this descriptor of a /proc, which stays open.
+pub fn read_through(proc: RawFd) {
+    PROC.store(proc, Ordering::Relaxed);
+}
+
+fn mount_table() -> io::Result<String> {
+    let proc = PROC.load(Ordering::Relaxed);
+    if proc < 0 {
+        return std::fs::read_to_string("/proc/self/mountinfo");
+    }
+    let mut text = String::new();
+    File::from(sys::openat(proc, c"self/mountinfo", libc::O_RDONLY, 0)?).read_to_string(&mut text)?;
+    Ok(text)
+}
+
 /// True also where it cannot be told.
 pub fn is_distant(dir: RawFd, name: &CStr) -> bool {
     let flags = libc::O_PATH | libc::O_NOFOLLOW;
     let id = sys::openat2_c(dir, name, flags, 0).and_then(|fd| sys::mount_id(fd.as_raw_fd()));
-    let table = std::fs::read_to_string("/proc/self/mountinfo");
+    let table = mount_table();
     match (id, table) {
         (Ok(id), Ok(table)) => kind(&table, id).is_none_or(|kind| DISTANT.contains(&kind)),
         _ => true,
