@@ -80,6 +80,10 @@ class Walk:
         if names is None:
             return []
         first, _, rest = name.partition("/")
+        if first not in names and not is_pattern(first):  # most names of the lists, in most homes
+            path = f"{directory}/{first}" if directory != "/" else f"/{first}"
+            self.absent.add(path)
+            return [path]
         if not is_pattern(first):
             return self._at(directory, first, rest, names)
         return [path for each in names if matches(each, first) for path in self._at(directory, each, rest, names)]
@@ -206,8 +210,11 @@ def parents(path: str) -> Iterator[str]:
 
 
 def _places(entry: Entry, want: Want, walk: Walk, moved: frozenset[str]) -> list[str]:
-    names = (entry.path, *entry.examples) if is_pattern(entry.path) else (entry.path,)
-    found = [path for home in want.homes for name in names for path in walk.find(home, name)]
+    found: list[str] = []
+    for home in want.homes:
+        found += walk.find(home, entry.path)
+        for example in entry.examples if is_pattern(entry.path) else ():
+            found += walk.find(home, example)
     if moved.isdisjoint(entry.env) and not (moved & _XDG_NAMES):
         return found
     for place in locations(entry, want.home, want.env)[1:]:
