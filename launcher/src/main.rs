@@ -14,6 +14,7 @@ mod appear;
 mod args;
 #[cfg(test)]
 mod bpf;
+mod byparts;
 mod clock;
 mod control;
 mod copyback;

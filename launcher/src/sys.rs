@@ -77,7 +77,7 @@ impl io::Read for FromStart<'_> {
     }
 }
 
-fn owned(ret: i64) -> io::Result<OwnedFd> {
+pub fn owned(ret: i64) -> io::Result<OwnedFd> {
     let fd = check(ret)? as RawFd;
     // SAFETY: the kernel just returned this descriptor to us; nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
@@ -100,39 +100,6 @@ pub fn openat2_c(dir: RawFd, path: &CStr, flags: i32, resolve: u64) -> io::Resul
     let how = OpenHow { flags: (flags | libc::O_CLOEXEC) as u64, mode: 0, resolve };
     // SAFETY: path and how outlive the call; the size is that of `how`.
     owned(unsafe { libc::syscall(libc::SYS_openat2, dir, path.as_ptr(), &how, std::mem::size_of::<OpenHow>()) })
-}
-
-/// O_PATH of a path as it is, also where a filter around us (that of a box, say) knows no openat2.
-pub fn open_path(path: &str, flags: i32, resolve: u64) -> io::Result<OwnedFd> {
-    match openat2(libc::AT_FDCWD, path, libc::O_PATH | flags, resolve) {
-        Err(e) if e.raw_os_error() == Some(libc::ENOSYS) => place_at(libc::AT_FDCWD, &cstr(path)?, flags),
-        other => other,
-    }
-}
-
-/// O_PATH of a canonical path, in which no part may be a symbolic link: then by its parts.
-pub fn open_unlinked(path: &str) -> io::Result<OwnedFd> {
-    match openat2(libc::AT_FDCWD, path, libc::O_PATH, RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS) {
-        Err(e) if e.raw_os_error() == Some(libc::ENOSYS) => open_by_parts(path),
-        other => other,
-    }
-}
-
-fn open_by_parts(path: &str) -> io::Result<OwnedFd> {
-    let mut place = place_at(libc::AT_FDCWD, c"/", libc::O_DIRECTORY)?;
-    for part in path.split('/').filter(|part| !part.is_empty()) {
-        // With O_PATH and O_NOFOLLOW a link is opened itself; nothing is found below it (ENOTDIR).
-        place = place_at(place.as_raw_fd(), &cstr(part)?, libc::O_NOFOLLOW)?;
-    }
-    match fstat(place.as_raw_fd())?.st_mode & libc::S_IFMT {
-        libc::S_IFLNK => Err(io::Error::from_raw_os_error(libc::ELOOP)),
-        _ => Ok(place),
-    }
-}
-
-fn place_at(dir: RawFd, path: &CStr, flags: i32) -> io::Result<OwnedFd> {
-    // SAFETY: path outlives the call.
-    owned(unsafe { libc::syscall(libc::SYS_openat, dir, path.as_ptr(), libc::O_PATH | libc::O_CLOEXEC | flags, 0) })
 }
 
 /// An O_PATH descriptor of a canonical host path; a symbolic link anywhere in it is ELOOP.

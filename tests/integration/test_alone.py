@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from requirements import requirement
-from support.actors import Actor
+from support.actors import PYTHON, Actor
 from support.alone import filtered, limited, plain_plan
 from support.boxes import op
 from support.cli import environment, stockade
@@ -433,3 +433,19 @@ def test_a_stop_of_the_first_process_does_not_save_the_box(user: Actor, place: s
         box.process.send_signal(63)
         box.process.wait(20)
         wait_until(lambda: not os.path.exists(f"/proc/{command}"), "the command is dead")
+
+
+@requirement("alone.layers", "nest.strict_in_standard")
+def test_strict_inside_standard_is_strict_without_namespaces_too(user: Actor, place: str) -> None:
+    """To what runs in it the outer box is a foreign sandbox; the inner one is a further layer of rules."""
+    secret = user.put(f"{user.home}/work/outside/secret.txt", "outer-reads-this\n")
+    state = user.make_dir(f"{user.home}/work/state-inside", 0o700)
+    inner = f"{PYTHON} -B -m stockade run --tier strict --net none --receipt - sh -c 'cat {secret}; echo work > made; cat made'"
+    script = f"cat {secret}; export PYTHONPATH={user.stage.lib} STOCKADE_HOME={state}; exec {inner}"
+    said = stockade(user, "run", "--tier", "standard", "--net", "none", "--quiet", "--write", state, "sh", "-c", script, cwd=place,
+                    before=filtered(user))
+    user.remove(state)
+    user.remove(f"{user.home}/work/outside")
+    outer, inside, receipt = said.out.split("\n", 2)
+    assert (said.status, outer, inside) == (0, "outer-reads-this", "work"), said
+    assert receipt.startswith("strict · kept 17 of 17 · net none · backend landlock"), said

@@ -12,7 +12,7 @@ use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 
 use super::walk::Node;
-use crate::sys;
+use crate::{byparts, sys};
 
 /// A million files make an index of about 100 MB; nobody waits for that at a start.
 const INDEX_MAX_BYTES: u64 = 32 << 20;
@@ -42,8 +42,7 @@ pub fn tracked(index: &str, prefix: &str, names: &Node) -> Option<Vec<Vec<u8>>> 
 
 fn read(index: &str) -> io::Result<Vec<u8>> {
     let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let resolve = sys::RESOLVE_NO_SYMLINKS | sys::RESOLVE_NO_MAGICLINKS;
-    let file = sys::openat2(libc::AT_FDCWD, index, flags, resolve)?;
+    let file = byparts::open_canonical(index, flags)?;
     let st = sys::fstat(file.as_raw_fd())?;
     if st.st_mode & libc::S_IFMT != libc::S_IFREG || st.st_size as u64 > INDEX_MAX_BYTES {
         return Err(io::Error::from_raw_os_error(libc::EFBIG));

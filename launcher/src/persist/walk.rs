@@ -14,8 +14,9 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use serde::{Deserialize, Serialize};
 
 use super::distant::is_distant;
+use crate::byparts::{open_canonical, open_on_mount};
 use crate::glob::{matches, Case};
-use crate::sys::{open_dir, openat2_c, RESOLVE_NO_XDEV};
+use crate::sys::open_dir;
 
 /// Entries that one `*` or `**` may look at.
 pub const PATTERN_ENTRIES: usize = 2_000;
@@ -180,7 +181,7 @@ impl Walk {
     fn look_into(&mut self, dir: RawFd, name: &[u8], node: &Node) {
         let Ok(text) = CString::new(name) else { return };
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        match openat2_c(dir, &text, flags, RESOLVE_NO_XDEV).map_err(|e| e.raw_os_error()) {
+        match open_on_mount(dir, &text, flags).map_err(|e| e.raw_os_error()) {
             Ok(child) => {
                 if name == b".git" {
                     let identity = Entry::of(child.as_raw_fd(), c"").map(|entry| entry.identity());
@@ -348,8 +349,7 @@ pub fn lookup(root: RawFd, path: &[u8]) -> Option<Entry> {
 
 /// Opens a root by its canonical path; a link in any component is refused.
 pub fn open_root(path: &str) -> io::Result<OwnedFd> {
-    let resolve = crate::sys::RESOLVE_NO_SYMLINKS | crate::sys::RESOLVE_NO_MAGICLINKS;
-    crate::sys::openat2(libc::AT_FDCWD, path, libc::O_RDONLY | libc::O_DIRECTORY, resolve)
+    open_canonical(path, libc::O_RDONLY | libc::O_DIRECTORY)
 }
 
 /// Names of a small directory in lower case, or nothing where only a lookup can tell:

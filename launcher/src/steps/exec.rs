@@ -13,7 +13,7 @@ use crate::sys;
 
 /// The working directory, opened before the filter (which knows no openat2).
 pub fn open_dir(path: &str) -> Result<OwnedFd, Refusal> {
-    sys::open_path(path, libc::O_DIRECTORY, sys::RESOLVE_NO_MAGICLINKS)
+    crate::byparts::open_path(path, libc::O_DIRECTORY, sys::RESOLVE_NO_MAGICLINKS)
         .map_err(|e| Refusal::new("chdir_denied", path).io(&e))
 }
 

@@ -54,7 +54,8 @@ fn mark(first: u32, last: u32) -> io::Result<()> {
 }
 
 fn open_between(first: u32, last: u32) -> io::Result<Vec<u32>> {
-    let numbers = std::fs::read_dir("/proc/self/fd")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let numbers =
+        std::fs::read_dir("/proc/self/fd")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     Ok(numbers.filter(|fd| (first..=last).contains(fd)).collect())
 }
 

@@ -122,7 +122,7 @@ fn rights(access: Access, abi: ABI) -> BitFlags<AccessFs> {
 /// or not, and renames between directories would fail.
 pub fn scope_signals() -> Result<(), Refusal> {
     let denied = |e: &(dyn Error + 'static)| refusal("domain", e);
-    let root = sys::open_path("/", 0, 0).map_err(|e| denied(&e))?;
+    let root = crate::byparts::open_path("/", 0, 0).map_err(|e| denied(&e))?;
     let status = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
         .handle_access(AccessFs::Refer)
@@ -159,7 +159,7 @@ fn add(
 ) -> Result<RulesetCreated, Refusal> {
     let opened = match backend {
         Backend::Namespaces => sys::openat2(libc::AT_FDCWD, path, libc::O_PATH, sys::RESOLVE_NO_MAGICLINKS),
-        Backend::Landlock => sys::open_unlinked(path),
+        Backend::Landlock => crate::byparts::open_unlinked(path),
     };
     let fd = match opened {
         // An optional grant that the host does not have: nothing to allow.
@@ -242,7 +242,7 @@ fn placeless(refusal: Refusal) -> Result<(), Refusal> {
 
 /// An O_PATH twin; None for objects that cannot be opened by name again.
 fn reopen(fd: i32) -> Option<OwnedFd> {
-    let twin = sys::open_path(&format!("/proc/self/fd/{fd}"), 0, 0).ok()?;
+    let twin = crate::byparts::open_path(&format!("/proc/self/fd/{fd}"), 0, 0).ok()?;
     let _ = twin.as_fd();
     Some(twin)
 }
