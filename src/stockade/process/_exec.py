@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from stockade.process.off import Journal
 
 DEVNULL = -3  # subprocess.DEVNULL
+ANSWER_S = 10.0  # for a launcher that starts no box
 KILL_SIGNAL = 63  # to the supervisor: end the whole box with SIGKILL and write the end record
 
 # Source: memfd_create(2), "File sealing": with all four nobody can change what was hashed.
@@ -212,7 +213,10 @@ def launcher_facts() -> bytes:
 
     try:
         done = subprocess.run([launcher_path(), "--version", "--json"], stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False, timeout=10)
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False, timeout=ANSWER_S)
+    except subprocess.TimeoutExpired:
+        raise LaunchFailed("launch_failed", f"launcher --version: got no answer within {ANSWER_S:g} s, "
+                           "expected its facts") from None
     except OSError as err:
         raise start_error(err) from err
     if done.returncode != 0:
