@@ -26,8 +26,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from stockade.host.facts import HostFacts
-
 NAME = "landlock"
 MIN_ABI = 6  # scopes of signals and abstract sockets; Linux 6.12
 TMP = "@tmp"
@@ -215,10 +213,3 @@ def _system(want: Want, reads: _Reads) -> list[str]:
                 reads.inside(os.path.realpath(path))  # resolv.conf of most systems
             found.append(path)
     return found
-
-
-def verdict_words(host: HostFacts) -> str:
-    """Return why the stronger backend is not there, for a refusal that it would spare."""
-    return next((f"; {verdict.name}: {verdict.reason}" for verdict in host.backends if verdict.namespaces and
-                 verdict.code), "")
-

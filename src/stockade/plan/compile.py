@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 
 from stockade.frozen import dataclass, field
 from stockade.plan import (
-    alone,
     appearing,
     canonical,
     copyback,
@@ -32,7 +31,7 @@ from stockade.plan import (
     writeroots,
 )
 from stockade.plan.landlock import ruleset
-from stockade.plan.states import promise_rows
+from stockade.plan.states import promise_rows, verdict_words
 from stockade.plan.table import Table
 from stockade.plan.want import Want, below_any, is_below
 from stockade.plan.witness import Witness
@@ -90,8 +89,8 @@ def compile_plan(resolved: Resolved, host: HostFacts, decision: Decision,
     Raises: Refused (``own_install``, ``grant_voids_tier``, ``hard_link``, ``source_missing`` ...).
     """
     # (8) Compile the plan: everything below is a function of the request and of this host.
-    without = decision.backend == alone.NAME
-    resolved, dropped = alone.sockets(resolved) if without else (resolved, ())
+    alone = _without_namespaces(decision)
+    resolved, dropped = alone.sockets(resolved) if alone else (resolved, ())
     wide = narrow.wide(resolved)
     roots = inputs.write_paths(wide, ())
     repositories = inputs.repositories_of(roots)
@@ -104,12 +103,12 @@ def compile_plan(resolved: Resolved, host: HostFacts, decision: Decision,
     command = _command(want)
     tools = strict.toolchains(want, command) if want.strict else []
     want = narrow.apply(want, resolved, found, hidden)
-    if without:
+    if alone:
         want = alone.adapt(want, resolved, stored=stored)
         alone.lose(want, found, hidden)
-    promises = promise_rows(want, opened, found.lost, alone.verdict_words(host))
+    promises = promise_rows(want, opened, found.lost, verdict_words(host))
     later = appearing.plan_rows(want) if stored else []
-    if without:
+    if alone:
         later = [] if "fs.persistence" in found.lost else later
         points: tuple[tuple[str, str], ...] | None = None if stored else ()
         plan = {**_plan(want, [], guards.Guards(found.repositories.values()), command, keep_env, resolved),
@@ -135,6 +134,15 @@ def compile_plan(resolved: Resolved, host: HostFacts, decision: Decision,
                *_doubted(want, command)),
         tmp_points=points, witness=want.witness,
     )
+
+
+def _without_namespaces(decision: Decision) -> Any:
+    """Return what compiles for hosts without namespaces, where that is decided; nobody else pays for the module."""
+    if decision.backend != "landlock":
+        return None
+    from stockade.plan import alone
+
+    return alone
 
 
 def _command(want: Want) -> discover.Command:

@@ -21,6 +21,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from stockade.host.facts import HostFacts
+
 
 def waived(want: Want, opened: str | None) -> dict[str, str]:
     """Return promise id -> the grant that waives it. ``opened``: a grant that shows a credential store."""
@@ -123,3 +125,10 @@ def _accepted_by_tier(want: Want, lost: list[str]) -> bool:
         if tier < want.tier and not any(promise.id in lost for promise in required(tier)):
             return any(str(lower) in want.accept for lower in ALL_TIERS if lower <= tier)
     return "off" in want.accept
+
+
+def verdict_words(host: HostFacts) -> str:
+    """Return why the stronger backend is not there, for a refusal that it would spare."""
+    return next((f"; {verdict.name}: {verdict.reason}" for verdict in host.backends if verdict.namespaces and
+                 verdict.code), "")
+
