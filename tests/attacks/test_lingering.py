@@ -13,7 +13,7 @@ from support.actors import PYTHON, WAIT_S, Actor
 LINGER_S = 300
 # A connected TCP socket with unsent data: its last close sleeps (socket(7), SO_LINGER).
 SOCKET = """
-import array, os, socket, struct, sys, time
+import array, os, socket, struct, sys, threading, time
 keep = []
 def lingering(seconds):
     listener = socket.socket()
@@ -53,7 +53,8 @@ for _ in range(3):
         send(link, b"stockade.nest.v1\\n" if ask else b"hello", *([made] * (5 if ask else 1)))
     except OSError:
         pass  # the supervisor was quicker to close what says too much
-    os.close(made.detach())
+    # The supervisor may have closed its copy before: then this is the last close, and it is this thread that sleeps.
+    threading.Thread(target=os.close, args=(made.detach(),), daemon=True).start()
     keep.append(link)
 print("handed over", flush=True)
 time.sleep(1000)
