@@ -61,6 +61,7 @@ time.sleep(1000)
 """
 
 
+@requirement("proc.reaped")
 def test_without_a_box_the_last_close_of_such_a_socket_takes_its_time(actor: Actor) -> None:
     assert actor.call([PYTHON, "-I", "-c", BARE]).stdout == b"True\n"
 
