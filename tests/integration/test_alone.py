@@ -299,8 +299,8 @@ def test_a_memory_file_and_a_deleted_file_can_be_handed_over(user: Actor, backen
 
 @requirement("alone.refused")
 def test_a_rule_whose_path_became_a_link_gives_nothing(user: Actor) -> None:
-    secret = user.put(f"{user.elsewhere}/target/secret", "needle", 0o644)
-    user.sh(f"ln -sfn {user.elsewhere}/target {user.elsewhere}/swapped")
+    secret = user.put(f"{user.elsewhere}/swap-target/secret", "needle", 0o644)
+    user.sh(f"ln -sfn {user.elsewhere}/swap-target {user.elsewhere}/swapped")
     rules = [{"path": path, "access": "read"} for path in ("/usr", "/bin", "/lib", "/lib64", "/etc", f"{user.elsewhere}/swapped")]
     plan = plain_plan(user)
     plan["landlock"] = plan["landlock"] | {"rules": [*rules, {"path": user.workspace, "access": "write"}]}

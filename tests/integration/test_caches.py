@@ -125,7 +125,7 @@ def test_a_launch_line_makes_the_cache_anew_that_was_cleared(actor: Actor, cache
 def test_a_link_that_somebody_laid_in_place_of_a_cache_is_not_followed(actor: Actor, caches: str) -> None:
     boxed(actor, FILL)
     identity = stockade(actor, "cache", "list", "--json").json()["caches"][0]["id"]
-    target = actor.make_dir(f"{actor.elsewhere}/target")
+    target = actor.make_dir(f"{actor.elsewhere}/link-target")
     actor.put(f"{target}/precious", "x\n")
     actor.remove(f"{caches}/{identity}")
     Path(actor.host(f"{caches}/{identity}")).symlink_to(target)
