@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from stockade.decision import BackendVerdict
@@ -19,6 +18,7 @@ from stockade.frozen import dataclass
 from stockade.host.active import Active, active
 from stockade.host.facts import HostFacts
 from stockade.host.probe import ended, host_facts, noop
+from stockade.light import Callable
 from stockade.paths import StateHome
 from stockade.process import _exec, tmpdisk
 from stockade.process.prepare import alone, launch_of

@@ -9,11 +9,9 @@ Read next: ``launcher/src/steps/env.rs``, the same rules in the launcher.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
-
 from stockade.errors import ConfigError
 from stockade.frozen import dataclass, field
+from stockade.light import Callable, Iterable, Mapping, memo
 from stockade.rules.load import load_list
 from stockade.rules.tiers import Tier
 
@@ -103,7 +101,7 @@ def _unique(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(set(names)))
 
 
-@lru_cache(maxsize=1)
+@memo(maxsize=1)
 def token_shapes() -> tuple[TokenShape, ...]:
     """Return the reviewed token shapes of ``rules/token-shapes.toml``."""
     return tuple(TokenShape(name=e.name or e.id, prefix=e.prefix, charset=e.charset, min_len=e.min_len)
@@ -162,7 +160,7 @@ def _verdict(policy: EnvPolicy) -> Callable[[str, str], str | None]:
     return decide
 
 
-@lru_cache(maxsize=64)
+@memo(maxsize=64)
 def _names(patterns: tuple[str, ...], *, fold: bool) -> Callable[[str], bool]:
     """Compile literals to a set and wildcard patterns to one expression; ``fold`` ignores ASCII case."""
     import re  # a start compiles a policy and does not apply it: that is the launcher's
@@ -191,7 +189,7 @@ def _ascii_lower(text: str) -> str:
     return text.lower() if text.isascii() else "".join(c.lower() if c.isascii() else c for c in text)
 
 
-@lru_cache(maxsize=16)
+@memo(maxsize=16)
 def _shapes(shapes: tuple[TokenShape, ...]) -> Callable[[str], str | None]:
     """Return a search for any shape anywhere in a value; linear in the length of the value."""
     import re

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Mapping
 
 from stockade.frozen import NamedTuple
+from stockade.light import Iterable, Mapping
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ Each is also the error of ``subprocess`` that its reader expects. They stand apa
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
 
 from stockade.errors import Error
+from stockade.light import Sequence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

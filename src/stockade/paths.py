@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
 
 from stockade.errors import ConfigError
 from stockade.frozen import dataclass
+from stockade.light import Iterator, Mapping
 
 AnyPath = str | os.PathLike[str]
 MAX_LINKS = 40  # as many as the kernel follows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -100,3 +100,54 @@ def test_another_style_is_refused_where_the_class_is_defined() -> None:
 
 def test_fields_are_listed_in_order() -> None:
     assert [item.name for item in frozen.fields(Point)] == ["x", "y", "tags", "secret"]
+
+
+class Row(frozen.NamedTuple):
+    """A named tuple of ours."""
+
+    x: int
+    y: int = 2
+    tags: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """Return the sum."""
+        return self.x + self.y
+
+
+class StandardRow(NamedTuple):
+    """The same with the standard library."""
+
+    x: int
+    y: int = 2
+    tags: tuple[str, ...] = ()
+
+
+@given(values=st.lists(st.integers(0, 3), max_size=4), named=st.dictionaries(st.sampled_from(["x", "y", "tags", "z"]), st.integers(0, 3)))
+def test_named_tuples_are_made_and_refused_as_those_of_the_standard_library(values: list[int], named: dict[str, Any]) -> None:
+    def made(kind: Any) -> Any:
+        try:
+            return kind(*values, **named)
+        except TypeError:
+            return None
+
+    mine, theirs = made(Row), made(StandardRow)
+    assert mine == theirs
+    if mine is not None:
+        assert repr(mine) == repr(theirs).removeprefix("Standard")
+        assert mine._asdict() == theirs._asdict() and mine.total == mine.x + mine.y
+        assert mine._replace(y=9) == theirs._replace(y=9) and mine._fields == theirs._fields
+        assert pickle.loads(pickle.dumps(mine)) == copy.deepcopy(mine) == mine  # noqa: S301 - our own bytes
+        assert type(copy.copy(mine)) is Row and Row._make(mine) == mine
+
+
+def test_a_named_tuple_cannot_be_changed_and_a_wrong_count_is_an_error() -> None:
+    row = Row(1)
+    with pytest.raises(AttributeError):
+        row.x = 3  # type: ignore[misc]
+    for wrong in (lambda: Row._make([1]), lambda: row._replace(z=1)):
+        with pytest.raises((TypeError, ValueError)):
+            wrong()
+    match row:
+        case Row(x, y):
+            assert (x, y) == (1, 2)

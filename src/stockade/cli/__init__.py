@@ -12,12 +12,12 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Sequence
 
 from stockade.cli import grammar
 from stockade.cli.commands import LATER, ROOT
 from stockade.cli.grammar import Command, Parsed
 from stockade.errors import Error, Refused, shortage
+from stockade.light import Callable, Sequence
 
 NAME = "stockade"
 

@@ -6,12 +6,11 @@ and a tier that is offered is one that the parser takes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from stockade.cli.commands import ROOT
 from stockade.cli.grammar import HELP, Command, Option, Parsed
 from stockade.cli.output import say
 from stockade.errors import ConfigError, nearest
+from stockade.light import Iterator
 from stockade.rules.load import profile_names
 from stockade.rules.names import CALLER_NAMES, PROMISE_IDS, TIER_NAMES, grant_names
 

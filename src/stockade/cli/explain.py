@@ -8,7 +8,6 @@ Read next: ``stockade.process.prepare``, ``docs/decision.md``.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stockade.cli import request as wanted
@@ -20,6 +19,7 @@ from stockade.errors import EXIT_NOT_FOUND, Refused
 from stockade.host.active import Active, active
 from stockade.host.probe import facts_at
 from stockade.host.within import standpoint
+from stockade.light import Iterator, Mapping
 from stockade.paths import is_below
 from stockade.plan.compile import Compiled
 from stockade.process.prepare import prepare

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
 
 from stockade.frozen import dataclass
+from stockade.light import Sequence
 from stockade.plan.files import small_text
 
 TYPE_CHECKING = False

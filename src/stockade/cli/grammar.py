@@ -10,10 +10,9 @@ it costs 7 ms of the 45 that ``stockade run`` may take. Read next: ``commands.py
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from stockade.errors import ConfigError, closest, nearest
 from stockade.frozen import dataclass
+from stockade.light import Sequence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

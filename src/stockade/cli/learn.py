@@ -12,7 +12,6 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 from stockade.cli import request as wanted
@@ -22,6 +21,7 @@ from stockade.cli.lesson import Lesson, conclude, without
 from stockade.cli.output import clean, emit
 from stockade.errors import ConfigError
 from stockade.frozen import dataclass
+from stockade.light import Iterator
 from stockade.paths import atomic_write, config_home
 from stockade.plan.proposals import Apart
 from stockade.process.prepare import prepare

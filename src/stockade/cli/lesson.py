@@ -8,12 +8,12 @@ not proposed. Read next: ``stockade.plan.proposals``, ``learn.py``.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 from stockade.errors import ConfigError, Refused
 from stockade.frozen import dataclass, replace
 from stockade.host.probe import host_facts
+from stockade.light import Iterable, Iterator
 from stockade.plan.listed import Listed
 from stockade.plan.needs import Need, Needs, Use
 from stockade.plan.proposals import Apart, Proposal, Proposer

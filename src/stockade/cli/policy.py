@@ -7,7 +7,6 @@ Read next: ``stockade.rules.governance``.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from functools import reduce
 from typing import Any
 
@@ -15,6 +14,7 @@ from stockade.cli.grammar import Parsed
 from stockade.cli.output import clean, emit, paint, say, table
 from stockade.errors import ConfigError
 from stockade.frozen import dataclass
+from stockade.light import Iterator
 from stockade.paths import config_home, is_below
 from stockade.rules.files import Document, check_above, read_toml
 from stockade.rules.governance import KEYS, SYSTEM_DIR, Policy, intersect, parse_policy, policy_documents

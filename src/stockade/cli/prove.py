@@ -5,12 +5,12 @@ Status 0: nothing that a receipt calls kept was broken. 1: something was. 2: can
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from stockade.cli.grammar import Parsed
 from stockade.cli.output import Progress, clean, emit, paint, say, table
 from stockade.errors import ConfigError
+from stockade.light import Iterator
 from stockade.prove.model import Finding, Outcome
 from stockade.prove.run import Proof, Trial
 from stockade.prove.run import prove as attack

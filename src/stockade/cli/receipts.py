@@ -14,11 +14,11 @@ import os
 import signal
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from stockade.cli.output import clean, closed, paint, say, size, table
 from stockade.errors import ConfigError, Error, LaunchFailed
+from stockade.light import Callable, Iterator, Mapping, Sequence
 from stockade.process.receipt import SCHEMA, Receipt
 
 TYPE_CHECKING = False

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 
 from stockade.cli import request as wanted
 from stockade.cli.grammar import Parsed
 from stockade.cli.output import tell
 from stockade.errors import ConfigError, Error
-from stockade.process import attend
+from stockade.light import Iterator
+from stockade.process import becoming
 from stockade.process.prepare import Prepared, prepare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from stockade.cli.githints import Advice
     from stockade.cli.receipts import Sink
+    from stockade.process.attend import Ended
 
 
 def run(parsed: Parsed) -> int:
@@ -64,9 +65,11 @@ def _run(parsed: Parsed, argv: tuple[str, ...], *, hints: bool) -> int:
     if prepared.compiled is None:
         return _off(prepared, sink)
     advice = None if parsed.flag("quiet") or not hints else _advice(prepared, argv)
-    if sink is None and not watched and advice is None and not attend.must_stay(prepared):
+    if sink is None and not watched and advice is None and not becoming.must_stay(prepared):
         _flush()
-        attend.become(prepared)
+        becoming.become(prepared)
+    from stockade.process import attend
+
     ended = attend.attend(prepared)
     if ended.error is not None:
         return not_started(ended.error, sink, told=ended.told)
@@ -191,11 +194,13 @@ def _off(prepared: Prepared, sink: Sink | None) -> int:
     if sink is None and "wall_ms" not in prepared.resolved.limits:
         _flush()
         off.become(prepared)
+    from stockade.process.attend import Ended
+
     try:
         done = off.attend(prepared)
     except TimedOut as error:
-        return finish(sink, attend.Ended(status=error.exit_status, receipt=error.receipt))
-    return finish(sink, attend.Ended(status=done.returncode, receipt=done.receipt))
+        return finish(sink, Ended(status=error.exit_status, receipt=error.receipt))
+    return finish(sink, Ended(status=done.returncode, receipt=done.receipt))
 
 
 def not_started(error: Error, sink: Sink | None, *, told: bool) -> int:
@@ -206,7 +211,7 @@ def not_started(error: Error, sink: Sink | None, *, told: bool) -> int:
     return error.exit_status
 
 
-def _lines(ended: attend.Ended, advice: Advice | None, *, watched: bool, hints: bool) -> Iterator[str]:
+def _lines(ended: Ended, advice: Advice | None, *, watched: bool, hints: bool) -> Iterator[str]:
     """Yield what is said after the end: on a terminal what the receipt holds, anywhere an exact hint."""
     exact = advice.after(ended.status) if advice is not None else ""
     if watched and ended.receipt is not None:
@@ -217,7 +222,7 @@ def _lines(ended: attend.Ended, advice: Advice | None, *, watched: bool, hints: 
         yield exact
 
 
-def finish(sink: Sink | None, ended: attend.Ended) -> int:
+def finish(sink: Sink | None, ended: Ended) -> int:
     """Deliver the receipt, then end as the command did."""
     if sink is not None and ended.receipt is not None:
         sink.write(ended.receipt)

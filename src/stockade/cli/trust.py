@@ -10,12 +10,12 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Iterator
 
 from stockade.cli.grammar import Parsed
 from stockade.cli.output import clean, emit, paint, say
 from stockade.cli.request import state_home
 from stockade.errors import ConfigError
+from stockade.light import Iterator
 from stockade.paths import StateHome
 from stockade.paths import state_home as make_state_home
 from stockade.rules import trust as ledger

@@ -9,12 +9,12 @@ there nothing is kept at all. Read next: ``probe.py``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from time import time
 
 from stockade.decision import BackendVerdict
 from stockade.errors import Error
 from stockade.jsontext import dumps, loads
+from stockade.light import Mapping, Sequence
 from stockade.paths import StateHome, atomic_write
 from stockade.rules.files import read_checked
 

@@ -9,12 +9,12 @@ Fails closed: a fact that cannot be read has the value that allows least. Read n
 from __future__ import annotations
 
 import os
-from functools import lru_cache
 
 from stockade.decision import BackendVerdict
 from stockade.frozen import asdict, dataclass, field
 from stockade.host.standing import THREAD, Standing, standing
 from stockade.jsontext import dumps
+from stockade.light import memo
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _version(release: str) -> tuple[int, int]:
     return (int(major), int(minor)) if major.isdigit() and minor else (0, 0)
 
 
-@lru_cache(maxsize=1)
+@memo(maxsize=1)
 def ram_bytes() -> int:
     """Return the memory of the machine in bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from _thread import allocate_lock  # threading.Lock, without the rest of that module
-from collections.abc import Iterable, Mapping
 from time import time
 
 from stockade.decision import BackendVerdict, Decision
@@ -20,6 +19,7 @@ from stockade.host import answers, facts
 from stockade.host.facts import HostFacts
 from stockade.host.standing import Standing, standing
 from stockade.jsontext import loads
+from stockade.light import Iterable, Mapping
 from stockade.paths import StateHome
 from stockade.rules.promises import PROMISE_IDS, PROMISES, required
 from stockade.rules.tiers import Tier

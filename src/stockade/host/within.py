@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
 
 from stockade.environment import apply, compile_env, secret_names
 from stockade.frozen import dataclass, replace
 from stockade.host.active import Active, box_record
+from stockade.light import Iterable, Iterator, Mapping
 from stockade.paths import is_below
 from stockade.rules.circumstances import Wider
 from stockade.rules.tiers import Tier

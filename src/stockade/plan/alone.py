@@ -10,10 +10,10 @@ Read next: ``landlock.py`` (the second mechanism under namespaces), ``launcher/s
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 
 from stockade.errors import Refused
 from stockade.frozen import replace
+from stockade.light import Iterable
 from stockade.plan import hiding, own, strict
 from stockade.plan.guards import Guards, is_workspace_secret
 from stockade.plan.hiding import Hidden, parents

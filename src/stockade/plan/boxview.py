@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
 
+from stockade.light import Iterable, Mapping
 from stockade.plan import rows
 from stockade.plan.rows import Row
 from stockade.plan.want import is_below

@@ -10,9 +10,9 @@ asked), ``linux.py`` and ``strict.py`` (mounts), ``guards.py``, ``states.py`` (p
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
 
 from stockade.frozen import dataclass, field
+from stockade.light import Iterable, Mapping
 from stockade.plan import (
     appearing,
     canonical,

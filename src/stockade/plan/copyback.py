@@ -9,9 +9,9 @@ look as if it were kept. Read next: ``launcher/src/copyback.rs``.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 
 from stockade.errors import Refused
+from stockade.light import Iterable
 from stockade.plan import inputs
 from stockade.plan.hiding import parents
 from stockade.plan.rows import Row

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable
 
 from stockade.frozen import dataclass, field
+from stockade.light import Callable, Iterable
 from stockade.plan.trails import trail
 from stockade.plan.want import below_any, is_below
 

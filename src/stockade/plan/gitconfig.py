@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
 
 from stockade.frozen import dataclass
+from stockade.light import Iterator
 
 MAX_BYTES = 1 << 19  # git has no limit; a hostile repository must not cost memory or time
 BLANK = " \t\r"  # what git takes for white space

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
 
 from stockade.frozen import dataclass
+from stockade.light import Iterable, Iterator
 from stockade.plan import gitconfig
 from stockade.plan.gitconfig import GitConfig
 from stockade.plan.gitprograms import Programs

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
 
+from stockade.light import Iterator
 from stockade.plan import gitconfig
 from stockade.rules.match import matches
 

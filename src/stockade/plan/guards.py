@@ -10,9 +10,9 @@ hard links refuses at strict. Read next: ``gitfacts.py``, ``launcher/src/steps/g
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 
 from stockade.errors import Refused
+from stockade.light import Iterable
 from stockade.plan import gitfacts, hardlinks, nested, own, rows, writeroots
 from stockade.plan.hiding import Hidden, within
 from stockade.plan.trails import trail

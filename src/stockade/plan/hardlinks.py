@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterable, Mapping
 
 from stockade.frozen import dataclass
+from stockade.light import Iterable, Mapping
 
 MAX_ENTRIES = 200_000
 MAX_SECONDS = 0.3

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
 
 from stockade.errors import Refused
 from stockade.frozen import NamedTuple
+from stockade.light import Iterable, Iterator, Mapping
 from stockade.plan import mountinfo, own
 from stockade.plan.want import Want, below_any
 from stockade.rules.load import Entry, load_list

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Mapping
 
 from stockade.environment import compile_env
 from stockade.errors import Refused
 from stockade.ids import digest
 from stockade.jsontext import dumps
+from stockade.light import Iterable, Mapping
 from stockade.paths import atomic_write
 from stockade.plan import gitfacts, mountinfo, own
 from stockade.plan.files import small_text

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
 
 from stockade.errors import Refused
+from stockade.light import Iterable
 from stockade.plan import accounts, mountinfo, rows
 from stockade.plan.hiding import Hidden, kept_children, within
 from stockade.plan.rows import Row

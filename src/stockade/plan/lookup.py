@@ -8,9 +8,9 @@ Read next: ``table.py`` (how the rows came about), ``stockade.cli.why``.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 from stockade.frozen import dataclass
+from stockade.light import Mapping
 from stockade.plan.rows import Row
 from stockade.plan.want import is_below
 

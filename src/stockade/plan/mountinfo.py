@@ -6,9 +6,8 @@ would lose it from view, or show what must be hidden). Source: proc_pid_mountinf
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-
 from stockade.frozen import dataclass
+from stockade.light import Iterable, Mapping, Sequence
 
 # Source: filesystems(5) and Documentation/filesystems. "fuse.sshfs" counts as "fuse".
 DISTANT = frozenset({

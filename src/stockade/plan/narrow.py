@@ -10,10 +10,10 @@ Read next: ``rules/narrow.py`` (what may be taken away), ``guards.py``.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 
 from stockade.errors import Refused
 from stockade.frozen import replace
+from stockade.light import Iterable
 from stockade.plan import writeroots
 from stockade.plan.guards import Guards
 from stockade.plan.hiding import Hidden

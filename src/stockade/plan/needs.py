@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable
 
 from stockade.frozen import dataclass
+from stockade.light import Callable, Iterable
 from stockade.plan import lookup
 from stockade.plan.listed import Listed
 from stockade.plan.verdict import Judge, Verdict

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
 
 from stockade.errors import Refused
+from stockade.light import Iterable, Mapping, memo
 from stockade.plan.want import Want, is_below
 
 PACKAGE = os.path.realpath(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -51,7 +50,7 @@ def protected(want: Want) -> tuple[str, ...]:
     return places(want.homes, want.env, want.state_home, want.config_home)
 
 
-@lru_cache(maxsize=1)
+@memo(maxsize=1)
 def shown() -> tuple[str, ...]:
     """Return what a request from inside a box needs to be answered: package, launcher, and how Python finds them.
 

@@ -9,9 +9,9 @@ Read next: ``stockade.cli.learn``, which tries each proposal before it is named.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
 
 from stockade.frozen import dataclass
+from stockade.light import Iterable, Mapping, Sequence
 from stockade.plan.hiding import parents
 from stockade.plan.listed import Listed
 from stockade.plan.needs import Need, nearest_directory

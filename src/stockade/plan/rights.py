@@ -12,9 +12,9 @@ from __future__ import annotations
 import os
 import stat
 import struct
-from collections.abc import Mapping
 
 from stockade.frozen import dataclass
+from stockade.light import Mapping
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

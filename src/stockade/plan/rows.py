@@ -7,7 +7,7 @@ having no optional fields: what is not said does not happen. Read next: ``linux.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from stockade.light import Iterable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

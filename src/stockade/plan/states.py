@@ -8,9 +8,8 @@ Read next: ``rules/promises.py``, ``rules/voiding.py``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from stockade.errors import Refused
+from stockade.light import Mapping
 from stockade.plan import guards, own
 from stockade.plan.want import Want
 from stockade.rules.promises import PROMISES, Promise, required

@@ -8,8 +8,8 @@ longer than the kernel follows ends where it was cut. Source: path_resolution(7)
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 
+from stockade.light import Iterable
 from stockade.plan.want import below_any
 
 MAX_LINKS = 40

@@ -10,12 +10,12 @@ from __future__ import annotations
 import fnmatch
 import os
 import stat
-from collections.abc import Iterable
 from typing import Any
 
 from stockade.errors import Refused
 from stockade.frozen import dataclass
 from stockade.host.facts import HostFacts
+from stockade.light import Iterable
 from stockade.plan import guards, hiding, inputs, lookup, own
 from stockade.plan.compile import Compiled
 from stockade.plan.lookup import Seen, View

@@ -6,10 +6,9 @@ below works on it alone, so a test can build one by hand. Paths are canonical ho
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from stockade.environment import EnvPolicy
 from stockade.frozen import dataclass, field
+from stockade.light import Mapping
 from stockade.plan.mountinfo import Mount
 from stockade.plan.witness import Witness
 from stockade.rules.tiers import Tier

@@ -10,8 +10,8 @@ closed: a root that lies in no repository has nothing moved, and says so. Read n
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 
+from stockade.light import Iterable
 from stockade.paths import git_top
 from stockade.plan import gitfacts
 from stockade.plan.want import Want, is_below

@@ -8,7 +8,8 @@ difference, or a path that cannot be looked at, means compile again. Used by ``p
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+
+from stockade.light import Iterable, Mapping
 
 Identity = tuple[int, int, int, int] | None
 

@@ -7,9 +7,9 @@ never made. Read next: ``guards.py`` (what inside them stays as it is), ``linux.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 
 from stockade.errors import Refused
+from stockade.light import Iterable
 from stockade.plan import rows
 from stockade.plan.linux import owner_of
 from stockade.plan.table import Table

@@ -11,12 +11,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import signal
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
 
 from stockade.errors import TOO_LONG, LaunchFailed, shortage
 from stockade.frozen import dataclass, field
+from stockade.light import Mapping, Sequence, memo
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +33,7 @@ KILL_SIGNAL = 63  # to the supervisor: end the whole box with SIGKILL and write 
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
-@lru_cache(maxsize=1)
+@memo(maxsize=1)
 def launcher_path() -> str:
     """Return the launcher beside the package.
 
@@ -186,8 +184,10 @@ def _forget_python() -> None:
 
     Python ignores SIGPIPE and SIGXFSZ: a command that inherits that never ends behind a closed pipe.
     """
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
+    import _signal  # type: ignore[import-not-found]  # ``signal`` is this with ``enum`` around it, and 4 ms
+
+    for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
+        _signal.signal(number, _signal.SIG_DFL)
 
 
 def own_program(argv: Sequence[str], env: Mapping[str, str], *, cwd: str,

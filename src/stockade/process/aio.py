@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Generator, Mapping
 
 from stockade.errors import ConfigError, Refused, TimedOut, limit_of, shortage
+from stockade.light import Generator, Mapping
 from stockade.process import _exec, downgrade, tmpdisk
 from stockade.process.api import (
     Completed,

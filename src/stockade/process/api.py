@@ -9,12 +9,12 @@ refused. Read next: ``options.py`` (their types), ``prepare.py`` (request to pla
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping
 
 from stockade.decision import Decision
 from stockade.errors import CommandFailed, ConfigError, TimedOut, shortage
 from stockade.frozen import dataclass, field, replace
 from stockade.host.facts import HostFacts
+from stockade.light import Mapping
 from stockade.plan import store
 from stockade.process import _exec, capture, downgrade, reach, tmpdisk
 from stockade.process.options import Args, collected

@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable
 
 from stockade.errors import Error, LaunchFailed
 from stockade.frozen import dataclass, replace
+from stockade.light import Iterable
 from stockade.process import _exec, tmpdisk
 from stockade.process.prepare import Prepared, launch_of
 from stockade.process.receipt import Receipt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from typing import Any
 
 _WATCHED = frozenset({
     signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1,
@@ -45,16 +45,6 @@ class Ended:
     receipt: Receipt | None = None
     error: Error | None = None
     told: bool = False
-
-
-def become(prepared: Prepared) -> NoReturn:
-    """Replace this process by the launcher. Raises: Error when it cannot be started."""
-    _exec.become(launch_of(prepared, {}))
-
-
-def must_stay(prepared: Prepared) -> bool:
-    """Tell whether something has to be done after the end of the box, whoever watches."""
-    return prepared.compiled is not None and prepared.compiled.tmp_disk
 
 
 def attend(prepared: Prepared, *, trace_fd: int | None = None, **popen: Any) -> Ended:

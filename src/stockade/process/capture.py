@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import selectors
 import time
-from collections.abc import Mapping
 from subprocess import TimeoutExpired
 
 from stockade.frozen import dataclass
+from stockade.light import Mapping
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
 
 from stockade.ids import ulid
+from stockade.light import Callable, Iterator
 
 
 class _Late(Exception):

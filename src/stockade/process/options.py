@@ -8,7 +8,8 @@ Fails closed: a name that no function knows stays in and is refused by ``rules/r
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+
+from stockade.light import Iterable, Mapping, Sequence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import os
 from _thread import allocate_lock  # threading.Lock, without the rest of that module
-from collections.abc import Mapping
 from time import time
 
 from stockade.errors import ConfigError, Refused, shortage
 from stockade.frozen import dataclass, field, replace
+from stockade.light import Mapping
 from stockade.paths import OUR_VARIABLES
 from stockade.plan.witness import Witness
 from stockade.process import _exec

@@ -10,10 +10,9 @@ mounts are not looked at at all. Fails closed: one that does not answer in time 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
 
 from stockade.errors import Refused
+from stockade.light import Iterable, Iterator, Mapping, memo
 from stockade.paths import steps
 from stockade.plan import mountinfo
 from stockade.plan.want import is_below
@@ -56,7 +55,7 @@ def _spelled(value: Any, home: str) -> str:
     return home + text[1:] if text == "~" or text.startswith("~/") else text
 
 
-@lru_cache(maxsize=256)
+@memo(maxsize=256)
 def _crossings(here: str, named: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     """Return the distant mounts on the way to each name; the first is the directory from which others count."""
     distant = {mount.point for mount in mountinfo.read() if mount.distant}

@@ -10,12 +10,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Mapping
-from types import MappingProxyType
 
 from stockade.errors import TOO_LONG, LaunchFailed, Refused, limit_of
 from stockade.frozen import dataclass, field
 from stockade.jsontext import loads
+from stockade.light import Mapping, MappingProxyType
 from stockade.rules.promises import effective_tier, required
 from stockade.rules.tiers import parse
 

@@ -13,10 +13,10 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Mapping
 
 from stockade.ids import ulid
 from stockade.jsontext import dumps
+from stockade.light import Mapping
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

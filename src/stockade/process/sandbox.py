@@ -9,10 +9,10 @@ never changes what the box may reach. Read next: ``rules/narrow.py``, ``files.py
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
 
 from stockade.errors import ConfigError, nearest
 from stockade.frozen import replace
+from stockade.light import Iterable, Mapping
 from stockade.paths import canonical
 from stockade.process import api
 from stockade.process.api import Completed, Popen, Wrapped

@@ -11,12 +11,12 @@ import errno
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 
 from stockade.frozen import dataclass, field, replace
+from stockade.light import Callable, Iterator
 from stockade.paths import atomic_write
 from stockade.process.storelock import in_use
 

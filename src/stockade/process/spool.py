@@ -13,12 +13,12 @@ import json
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from stockade.errors import ConfigError
 from stockade.frozen import dataclass
+from stockade.light import Callable, Iterator, Mapping
 from stockade.process._exec import KILL_SIGNAL, select_readable
 from stockade.process.receipt import SCHEMA, Receipt
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from functools import partial
 
 from stockade.ids import ulid
+from stockade.light import Callable
 from stockade.process.erase import erase
 from stockade.process.sizes import Size, is_whole, measured
 from stockade.process.storelock import LOOKED, hold, one_at_a_time

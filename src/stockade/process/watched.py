@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
 
 from stockade.errors import LaunchFailed
 from stockade.frozen import dataclass
+from stockade.light import Iterable, Iterator
 from stockade.plan.needs import Use
 from stockade.process import attend
 from stockade.process._exec import above_streams

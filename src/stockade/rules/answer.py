@@ -6,10 +6,9 @@ decision never makes one. Read next: ``stockade.decision``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from stockade.errors import Refused
 from stockade.frozen import dataclass, field
+from stockade.light import Mapping
 from stockade.rules.tiers import Tier
 
 TYPE_CHECKING = False

@@ -7,9 +7,8 @@ Read next: ``stockade.decision`` (the rows).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from stockade.errors import CODES
+from stockade.light import Iterable
 from stockade.rules.answer import Decision
 from stockade.rules.circumstances import BackendVerdict, Host, Place
 from stockade.rules.promises import effective_tier, required

@@ -8,8 +8,8 @@ as the named grant does. Read next: ``governance.py``.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
+from stockade.light import Mapping
 from stockade.rules.governance import Policy
 from stockade.rules.grants import Grant, Places
 from stockade.rules.load import load_list

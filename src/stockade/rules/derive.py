@@ -10,10 +10,9 @@ Read next: ``rules/profiles/npm.toml``, ``rules/profiles/pip.toml``.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
 
 from stockade.errors import ConfigError, nearest
+from stockade.light import Callable, Iterable, Mapping, MappingProxyType
 from stockade.rules.load import load_list
 
 # Keys that name a place, a certificate or a switch. Never: anything with auth, password, token, key,

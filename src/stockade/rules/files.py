@@ -11,10 +11,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable, Mapping
 
 from stockade.errors import ConfigError, Error, nearest
 from stockade.frozen import dataclass, field
+from stockade.light import Callable, Collection, Iterable, Mapping
 from stockade.paths import steps
 from stockade.rules.looked import Looked
 

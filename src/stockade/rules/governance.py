@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Mapping
 
 from stockade.errors import ConfigError
 from stockade.frozen import dataclass, replace
+from stockade.light import Callable, Iterator, Mapping
 from stockade.rules import names, units
 from stockade.rules.files import Document, check_above, check_directory, read_toml
 from stockade.rules.looked import Looked

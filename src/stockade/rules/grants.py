@@ -9,10 +9,10 @@ Read next: ``stockade.rules.roots`` (write roots), ``stockade.plan.compile``.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
 
 from stockade.errors import ConfigError
 from stockade.frozen import dataclass
+from stockade.light import Iterable, Mapping
 from stockade.paths import is_below
 from stockade.rules.layer import PathRef
 from stockade.rules.looked import Looked

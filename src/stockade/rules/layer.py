@@ -7,9 +7,8 @@ Read next: ``stockade.rules.profile``, ``stockade.rules.settings``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from stockade.frozen import dataclass, field
+from stockade.light import Mapping
 from stockade.rules import names, units
 from stockade.rules.files import Document
 from stockade.rules.request import check_limits, check_net, check_on_persistence, check_variable

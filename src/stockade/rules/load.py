@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
-from functools import cache, lru_cache
 from itertools import repeat
 
 from stockade.errors import ConfigError, nearest
 from stockade.frozen import NamedTuple
 from stockade.jsontext import loads
+from stockade.light import Iterable, Mapping, memo
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ class Entry(NamedTuple):
 DEFAULTS: Mapping[str, Any] = {**dict.fromkeys(("id", "list", "why", "source"), ""), **Entry._field_defaults}
 
 
-@lru_cache(maxsize=1)
+@memo(maxsize=1)
 def _content() -> bytes:
     try:
         with open(COMPILED, "rb", buffering=0) as stream:
@@ -99,7 +98,7 @@ def _member(name: str) -> Any:
     return None if start < 0 else _parse(name, content[start + len(mark):content.index(b"\n", start + 1)])
 
 
-@lru_cache(maxsize=1)
+@memo(maxsize=1)
 def _index() -> dict[str, Any]:
     """Return the names of the ``lists`` and ``profiles``, sorted, and ``match``: command name -> profile."""
     found = _member("index")
@@ -130,7 +129,7 @@ def _entries(name: str, columns: dict[str, list[Any]]) -> tuple[Entry, ...]:
     return tuple(map(Entry._make, zip(*made, strict=True)))
 
 
-@cache
+@memo(maxsize=32)
 def load_list(name: str) -> tuple[Entry, ...]:
     """Return the entries of ``rules/<name>.toml``, in the order of the file.
 

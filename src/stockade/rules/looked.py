@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
 from time import time_ns
 
+from stockade.light import Mapping
 from stockade.paths import git_top, parents
 
 Identity = tuple[int, ...] | None

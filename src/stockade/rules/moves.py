@@ -8,8 +8,8 @@ Read next: ``rules/credentials.toml``, ``stockade.plan.homeview``.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
+from stockade.light import Mapping
 from stockade.rules.load import Entry
 
 # The base directories of the XDG specification and the part of the home each replaces.

@@ -9,9 +9,9 @@ Read next: ``stockade.rules.resolve``, ``stockade.process.sandbox``.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 
 from stockade.frozen import dataclass, replace
+from stockade.light import Iterable
 from stockade.paths import is_below
 from stockade.rules.grants import Grant, unique
 from stockade.rules.tiers import Tier

@@ -8,9 +8,8 @@ in each respect. Read next: ``stockade.rules.resolve``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from stockade.frozen import dataclass
+from stockade.light import Iterable
 from stockade.rules.layer import Layer, Sourced
 from stockade.rules.names import AUTO_CALLER
 from stockade.rules.profile import Profile

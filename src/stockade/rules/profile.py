@@ -8,10 +8,10 @@ Read next: ``stockade.rules.settings``, which applies the merged profile to a re
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 
 from stockade.errors import ConfigError, Refused, nearest
 from stockade.frozen import dataclass
+from stockade.light import Mapping, Sequence
 from stockade.rules.files import Document, check_directory, read_toml
 from stockade.rules.governance import SYSTEM_DIR
 from stockade.rules.layer import LAYER_KEYS, Layer, PathRef, parse_layer, path_ref

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
 
 from stockade.errors import ConfigError
 from stockade.frozen import dataclass, field
+from stockade.light import Iterable, Mapping
 from stockade.rules.files import Document, parse_toml
 from stockade.rules.profile import USER, parse_profile
 

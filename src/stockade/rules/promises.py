@@ -9,11 +9,9 @@ Read next: ``docs/tiers.md`` (made from here), ``stockade.rules.load`` (the list
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from types import MappingProxyType
-
 from stockade.errors import ConfigError, nearest
 from stockade.frozen import dataclass
+from stockade.light import Iterable, MappingProxyType
 from stockade.rules.tiers import ALL_TIERS, Tier
 
 Alternatives = tuple[tuple[str, ...], ...]

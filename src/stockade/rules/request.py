@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from stockade.errors import ConfigError, Refused, nearest
 from stockade.frozen import dataclass, field
+from stockade.light import Callable, Iterable, Mapping, Sequence
 from stockade.rules import names, units
 
 TYPE_CHECKING = False

@@ -9,9 +9,9 @@ Read next: ``stockade.decision`` (which reads the result), ``docs/decision.md``.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
 
 from stockade.errors import Refused
+from stockade.light import Callable, Iterable, Iterator
 from stockade.paths import is_below
 from stockade.rules.denial import denies_path, denies_word
 from stockade.rules.governance import Policy

@@ -7,9 +7,8 @@ Read next: ``stockade.rules.resolve``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from stockade.frozen import dataclass, field
+from stockade.light import Mapping
 from stockade.paths import StateHome
 from stockade.rules.governance import Policy
 from stockade.rules.grants import Grant

@@ -8,10 +8,9 @@ Read next: ``stockade.rules.settings``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from stockade.errors import Refused
 from stockade.frozen import dataclass
+from stockade.light import Iterable
 from stockade.paths import git_top, is_below
 from stockade.rules.grants import Grant, Places
 from stockade.rules.request import Request

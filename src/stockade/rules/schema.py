@@ -12,12 +12,11 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from stockade.errors import ConfigError, nearest
 from stockade.frozen import dataclass
+from stockade.light import Mapping, MappingProxyType
 from stockade.rules.load import COMPILED_SCHEMA, DEFAULTS
 from stockade.rules.promises import PROMISE_IDS
 from stockade.rules.tiers import Caller, Tier

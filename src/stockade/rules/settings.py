@@ -8,10 +8,10 @@ Read next: ``resolve.py`` (the order in which they count).
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 from stockade.errors import ConfigError
 from stockade.frozen import dataclass, field, replace
+from stockade.light import Mapping
 from stockade.paths import StateHome, canonical, config_home, git_top, home_dir, homes, state_home
 from stockade.rules import units
 from stockade.rules.files import Document, read_toml

@@ -8,11 +8,9 @@ Read next: ``stockade.rules.promises`` (what a tier promises), ``stockade.rules.
 
 from __future__ import annotations
 
-from enum import IntEnum, StrEnum
-from types import MappingProxyType
-
 from stockade.errors import ConfigError, nearest
 from stockade.frozen import dataclass
+from stockade.light import IntEnum, MappingProxyType, StrEnum
 
 AUTO = "auto"
 

@@ -7,9 +7,8 @@ Read next: ``stockade.rules.request``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from stockade.errors import ConfigError, nearest
+from stockade.light import Mapping, Sequence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ Read next: ``rules/voiding.toml``, ``stockade.plan.compile`` (marks the promises
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
 
+from stockade.light import Iterable, Iterator, Mapping
 from stockade.rules.load import Entry, load_list
 from stockade.rules.match import matches
 
