@@ -10,8 +10,6 @@ slots of their class. Read next: ``bench/`` (the import budget).
 
 from __future__ import annotations
 
-from _operator import itemgetter  # ``operator`` is this and 0.5 ms
-
 # Type checkers take this for true. At run time ``typing`` stays away: it costs 3 ms of each start.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,13 +23,21 @@ else:
         """Say nothing at run time; see ``typing.dataclass_transform``."""
         return lambda function: function
 
+    try:
+        from _collections import _tuplegetter  # what named tuples of the standard library use
+    except ImportError:
+        from operator import itemgetter
+
+        def _tuplegetter(index, doc):
+            return property(itemgetter(index), doc=doc)
+
     class _TupleClass(type):
         """Makes a named tuple of a class body, as ``typing.NamedTuple`` does, without compiling code for each."""
 
         def __new__(meta, name, bases, own):
             names = tuple(own.get("__annotations__", ()))
             defaults = {item: own.pop(item) for item in names if item in own}
-            own |= {item: property(itemgetter(at)) for at, item in enumerate(names)}
+            own |= {item: _tuplegetter(at, item) for at, item in enumerate(names)}
             return type(name, (_Row,), {"__slots__": (), "_fields": names, "_field_defaults": defaults,
                                         "__match_args__": names, **own})
 

@@ -10,7 +10,7 @@ import ast
 import re
 from pathlib import Path
 
-from stockade.errors import CODES
+from stockade.codes import CODES
 from stockade.rules.promises import FACTS
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -231,7 +231,8 @@ def inside_home_point(want: Want) -> str | None:
     for root in want.write:
         for home in want.homes:
             inside = root[len(home.rstrip("/")) + 1:].split("/") if is_below(root, home) and root != home else []
-            if any(_leads_in(entry.path.split("/"), inside) for entry in entries):
+            near = (entry.path.split("/") for entry in entries if entry.path.count("/") < len(inside))
+            if any(_leads_in(point, inside) for point in near):
                 return root
     return None
 

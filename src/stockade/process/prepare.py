@@ -96,7 +96,7 @@ def decide_only(request: Request, host: HostFacts | None = None) -> Decision:
     from stockade.decision import decide
     from stockade.host.active import active
     from stockade.host.probe import facts_at
-    from stockade.host.within import standpoint
+    from stockade.host.standpoint import standpoint
     from stockade.rules.resolve import resolve
 
     resolved, place = resolve(request), active()
@@ -137,7 +137,7 @@ def _compiled(request: Request, settings: Settings, *, stored: bool = False, mak
     from stockade.decision import decide
     from stockade.host.active import active
     from stockade.host.probe import facts_at
-    from stockade.host.within import standpoint
+    from stockade.host.standpoint import standpoint
     from stockade.plan.compile import compile_plan
     from stockade.plan.inputs import write_paths
     from stockade.rules.resolve import resolve

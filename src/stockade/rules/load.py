@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 RULES_DIR = os.path.dirname(os.path.abspath(__file__))
 COMPILED = os.path.join(RULES_DIR, "compiled.json")
-COMPILED_SCHEMA = "stockade.rules.v3"
+COMPILED_SCHEMA = "stockade.rules.v4"
 _HEAD, _TAIL = f'{{"schema":"{COMPILED_SCHEMA}",\n'.encode(), b'\n"end":null}\n'
 
 
@@ -33,8 +33,7 @@ class Entry(NamedTuple):
 
     A named tuple, not a record class: a start at guarded builds five hundred of them.
 
-    id: unique in its list. list: name of the list. why: what an attacker gains, or why it is safe.
-    source: where the fact comes from. kind: ``file``, ``dir``, ``any``, ``glob`` or ``var``.
+    id: unique in its list. list: name of the list. kind: ``file``, ``dir``, ``any``, ``glob`` or ``var``.
     path, pattern: relative to ``scope`` (home unless the list says otherwise); ``*`` matches inside
     one path component. env: variables that move or name it; base: what of the path lies below
     that variable (empty: the variable names the object itself).
@@ -42,8 +41,6 @@ class Entry(NamedTuple):
 
     id: str
     list: str
-    why: str
-    source: str
     name: str = ""
     path: str = ""
     paths: tuple[str, ...] = ()
@@ -71,8 +68,19 @@ class Entry(NamedTuple):
     generated: bool = False
     bin: tuple[str, ...] = ()
 
+    @property
+    def why(self) -> str:
+        """What an attacker gains, or why it is safe."""
+        return _texts(self.list)[self.id][0]
 
-DEFAULTS: Mapping[str, Any] = {**dict.fromkeys(("id", "list", "why", "source"), ""), **Entry._field_defaults}
+    @property
+    def source(self) -> str:
+        """Where the fact comes from."""
+        return _texts(self.list)[self.id][1]
+
+
+DEFAULTS: Mapping[str, Any] = {**dict.fromkeys(("id", "list"), ""), **Entry._field_defaults}
+TEXTS = ("why", "source")  # of each row, in a member of their own: for people, and a third of the bytes
 
 
 @memo(maxsize=1)
@@ -140,6 +148,15 @@ def load_list(name: str) -> tuple[Entry, ...]:
         raise ConfigError("rules_invalid", f"list {name!r}: not in the compiled rules",
                           hint=nearest(name, list_names()))
     return _entries(name, columns)
+
+
+@memo(maxsize=32)
+def _texts(name: str) -> dict[str, tuple[str, str]]:
+    columns = _member(f"text/{name}") or {}
+    try:
+        return {row: (why, source) for row, why, source in zip(*(columns[key] for key in ("id", *TEXTS)), strict=True)}
+    except (KeyError, TypeError, ValueError) as err:
+        raise ConfigError("rules_invalid", f"rules in {COMPILED!r}: the texts of {name!r} cannot be read") from err
 
 
 def list_names() -> tuple[str, ...]:

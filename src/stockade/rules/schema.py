@@ -17,11 +17,11 @@ from typing import Any
 from stockade.errors import ConfigError, nearest
 from stockade.frozen import dataclass
 from stockade.light import Mapping, MappingProxyType
-from stockade.rules.load import COMPILED_SCHEMA, DEFAULTS
+from stockade.rules.load import COMPILED_SCHEMA, DEFAULTS, TEXTS
 from stockade.rules.promises import PROMISE_IDS
 from stockade.rules.tiers import Caller, Tier
 
-_COMMON = ("id", "why", "source")
+_COMMON = ("id", *TEXTS)
 _TYPES: Mapping[str, type] = MappingProxyType({
     "guard": bool, "nested": bool, "generated": bool, "min_len": int,
     "env": list, "keep": list, "examples": list, "report": list, "abstract": list, "tcp": list,
@@ -106,6 +106,8 @@ def compile_rules(rules_dir: str) -> str:
                 for name in sorted(os.listdir(profile_dir)) if name.endswith(".toml")}
     members = [f'{{"schema":"{COMPILED_SCHEMA}",', _member("index", _index(lists, profiles))]
     members += [_member(f"list/{name}", _columns(rows)) for name, rows in lists.items()]
+    members += [_member(f"text/{name}", {key: [row[key] for row in rows] for key in _COMMON})
+                for name, rows in lists.items()]
     members += [_member(f"profile/{name}", profile) for name, profile in profiles.items()]
     return "\n".join([*members, '"end":null}', ""])
 
@@ -125,7 +127,7 @@ def _index(lists: Mapping[str, object], profiles: Mapping[str, dict[str, Any]]) 
 
 def _columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
     """Turn rows into columns: the loader makes its tuples of whole columns, not key by key."""
-    names = {key for row in rows for key in row}
+    names = {key for row in rows for key in row if key not in TEXTS}
     return {name: [row.get(name, _blank(name)) for row in rows] for name in names}
 
 
@@ -179,7 +181,7 @@ def _compile_entry(path: str, raw: dict[str, Any], shape: ListShape,
     if shape.key == "path" and "id" not in raw and raw.get("scope") in ("git", "home"):
         name = f"{raw['scope']}:{name}"
     _known(path, name, raw, (*_COMMON, *shape.required, *shape.optional))
-    for key in ("why", "source", *shape.required):
+    for key in (*TEXTS, *shape.required):
         if raw.get(key) in (None, "", []):
             raise _bad(path, name, f"{key}: missing or empty")
     row: dict[str, Any] = {"id": name}
