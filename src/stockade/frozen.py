@@ -162,7 +162,7 @@ def _init(self: Any, **values: Any) -> None:
 
 
 def _values(self: Any) -> tuple[Any, ...]:
-    return tuple(getattr(self, item.name) for item in self.__record_fields__)
+    return tuple([getattr(self, item.name) for item in self.__record_fields__])
 
 
 def _repr(self: Any) -> str:
@@ -200,6 +200,11 @@ def replace(record: T, **changes: Any) -> T:
     """Return a copy of ``record`` with some fields changed."""
     made: T = _replaced(record, **changes)
     return made
+
+
+def values(record: Any, *, but: str = "") -> tuple[Any, ...]:
+    """Return the values of the fields in order, without that of one field."""
+    return tuple([getattr(record, item.name) for item in record.__record_fields__ if item.name != but])
 
 
 def fields(record: Any) -> tuple[Field, ...]:
