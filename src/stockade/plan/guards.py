@@ -256,8 +256,8 @@ class Names:
         self._literal: dict[str, list[Entry]] = {}
         self._patterns: list[tuple[str, Entry]] = []
         for entry in entries:
-            first = entry.path.split("/")[0]
-            if is_pattern(first):
+            first = entry.path.partition("/")[0]
+            if entry.kind == "glob" and is_pattern(first):
                 self._patterns.append((first, entry))
             else:
                 self._literal.setdefault(first, []).append(entry)

@@ -229,7 +229,7 @@ def parents(path: str) -> Iterator[str]:
 def _in_home(entry: Entry, home: str, walk: Walk) -> list[str]:
     if entry.kind != "glob":
         return walk.named(home, entry.path)
-    return [path for name in (entry.path, *entry.examples) for path in walk.find(home, name)]
+    return [path for name in (entry.path, *entry.usual) for path in walk.find(home, name)]
 
 
 def _moved(entry: Entry, want: Want) -> list[str]:

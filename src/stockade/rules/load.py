@@ -36,7 +36,8 @@ class Entry(NamedTuple):
     id: unique in its list. list: name of the list. kind: ``file``, ``dir``, ``any``, ``glob`` or ``var``.
     path, pattern: relative to ``scope`` (home unless the list says otherwise); ``*`` matches inside
     one path component. env: variables that move or name it; base: what of the path lies below
-    that variable (empty: the variable names the object itself).
+    that variable (empty: the variable names the object itself). usual: names that a pattern stands for,
+    hidden also where nothing fits it yet.
     """
 
     id: str
@@ -51,7 +52,7 @@ class Entry(NamedTuple):
     env: tuple[str, ...] = ()
     base: str = ""
     keep: tuple[str, ...] = ()
-    examples: tuple[str, ...] = ()
+    usual: tuple[str, ...] = ()
     guard: bool = False
     nested: bool = False
     report: tuple[str, ...] = ()
@@ -71,16 +72,22 @@ class Entry(NamedTuple):
     @property
     def why(self) -> str:
         """What an attacker gains, or why it is safe."""
-        return _texts(self.list)[self.id][0]
+        return str(_texts(self.list)[self.id][0])
 
     @property
     def source(self) -> str:
         """Where the fact comes from."""
-        return _texts(self.list)[self.id][1]
+        return str(_texts(self.list)[self.id][1])
+
+    @property
+    def examples(self) -> tuple[str, ...]:
+        """Names that the row stands for; where a start needs them, ``usual`` has them as well."""
+        return tuple(_texts(self.list)[self.id][2])
 
 
 DEFAULTS: Mapping[str, Any] = {**dict.fromkeys(("id", "list"), ""), **Entry._field_defaults}
-TEXTS = ("why", "source")  # of each row, in a member of their own: for people, and a third of the bytes
+# Of each row, in a member of their own: for people and tests, and half of the bytes.
+TEXTS = ("why", "source", "examples")
 
 
 @memo(maxsize=1)
@@ -134,7 +141,7 @@ def _entries(name: str, columns: dict[str, list[Any]]) -> tuple[Entry, ...]:
             made.append(repeat(name if field == "list" else default, count))
         else:
             made.append(map(tuple, column) if type(default) is tuple else column)
-    return tuple(map(Entry._make, zip(*made, strict=True)))
+    return tuple(map(tuple.__new__, repeat(Entry), zip(*made, strict=True)))  # ``_make`` counts each once more
 
 
 @memo(maxsize=32)
@@ -151,10 +158,10 @@ def load_list(name: str) -> tuple[Entry, ...]:
 
 
 @memo(maxsize=32)
-def _texts(name: str) -> dict[str, tuple[str, str]]:
+def _texts(name: str) -> dict[str, tuple[Any, ...]]:
     columns = _member(f"text/{name}") or {}
     try:
-        return {row: (why, source) for row, why, source in zip(*(columns[key] for key in ("id", *TEXTS)), strict=True)}
+        return {row: texts for row, *texts in zip(*(columns[key] for key in ("id", *TEXTS)), strict=True)}
     except (KeyError, TypeError, ValueError) as err:
         raise ConfigError("rules_invalid", f"rules in {COMPILED!r}: the texts of {name!r} cannot be read") from err
 
