@@ -161,7 +161,7 @@ def load_list(name: str) -> tuple[Entry, ...]:
 def _texts(name: str) -> dict[str, tuple[Any, ...]]:
     columns = _member(f"text/{name}") or {}
     try:
-        return {row: texts for row, *texts in zip(*(columns[key] for key in ("id", *TEXTS)), strict=True)}
+        return {row: tuple(texts) for row, *texts in zip(*(columns[key] for key in ("id", *TEXTS)), strict=True)}
     except (KeyError, TypeError, ValueError) as err:
         raise ConfigError("rules_invalid", f"rules in {COMPILED!r}: the texts of {name!r} cannot be read") from err
 

@@ -227,7 +227,7 @@ def _check_values(path: str, name: str, row: dict[str, Any], shape: ListShape) -
             raise _bad(path, name, f"{field}: got {row[field]!r}, expected one of {sorted(allowed)}")
     listed = shape.key == "path" and "examples" in shape.optional  # what a start goes through by kind
     if listed and (row.get("kind") == "glob") != is_pattern(row["path"]):
-        raise _bad(path, name, f"kind: got {row.get('kind')!r}, expected glob where the path is a pattern, and only there")
+        raise _bad(path, name, f"kind: got {row.get('kind')!r}, expected glob for a pattern, and only for one")
     for promise in row.get("waives", ()):
         if promise not in PROMISE_IDS:
             raise _bad(path, name, f"waives: no promise {promise!r} ({nearest(promise, PROMISE_IDS)})")
