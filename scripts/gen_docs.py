@@ -2,7 +2,7 @@
 
 Owns: the shape of the generated pages and of the one table. `--check` writes nothing and ends
 with status 1 when a page is not what the tables say; a test runs it.
-Read next: src/stockade/rules/promises.py, src/stockade/errors.py.
+Read next: src/stockade/rules/promises.py, src/stockade/codes.py.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def caller_rows() -> list[str]:
 def errors_page() -> str:
     """The page about codes: meaning, hint, exit status."""
     lines = [
-        MARK.format(source="src/stockade/errors.py"),
+        MARK.format(source="src/stockade/codes.py"),
         "# Error codes\n",
         "Codes are stable; the wording of messages is not. Every message is one line:",
         "`code: what failed on which object: got X, expected Y (ERRNO)`, then a hint.",

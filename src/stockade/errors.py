@@ -38,8 +38,11 @@ def _one_line(text: str) -> str:
 
 
 def _known(code: str) -> Code | None:
-    from stockade.codes import CODES
-
+    """Return what the table says; nothing where it cannot be read just now, so that the error stays itself."""
+    try:
+        from stockade.codes import CODES
+    except (OSError, ImportError):
+        return None
     return CODES.get(code)
 
 

@@ -29,9 +29,10 @@ else:
     MappingProxyType = type(type.__dict__)
 
     def memo(maxsize):
-        """Keep the last answers of a function, at most ``maxsize``; ``cache_clear`` forgets them.
+        """Keep the last answers of a function; ``cache_clear`` forgets them.
 
-        Where ``lru_cache`` would drop one answer this drops all.
+        Args: maxsize: how many. Where ``lru_cache`` would drop one answer this drops all.
+        Raises: TypeError for an argument that cannot be hashed, and what the function raises, which is not kept.
         """
         def keeping(function):
             kept = {}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,3 +92,32 @@ def test_a_look_that_fails_ends_the_launcher_that_waited(box: stockade.Sandbox, 
     assert not (tmp_path / "work/ran").exists()
     assert records(own_state) == before
     assert not processes_with(str(tmp_path / "work"))
+
+
+def test_a_fork_in_another_thread_holds_up_no_end(box: stockade.Sandbox) -> None:
+    """A child that only forks has a copy of each pipe of its parent until it ends."""
+    children: list[int] = []
+    stop = threading.Event()
+
+    def fork() -> None:
+        while not stop.is_set():
+            child = os.fork()
+            if child == 0:
+                time.sleep(20)
+                os._exit(0)
+            children.append(child)
+            stop.wait(0.05)
+
+    thread = threading.Thread(target=fork)
+    thread.start()
+    try:
+        started = time.monotonic()
+        for _ in range(20):
+            assert box.run(["sh", "-c", "exit 3"]).returncode == 3
+        assert time.monotonic() - started < 15
+    finally:
+        stop.set()
+        thread.join()
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)

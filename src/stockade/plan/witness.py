@@ -45,7 +45,10 @@ class Witness:
         if self._names != {name: plain.get(name) for name in self._names}:
             return False
         # The mounts first: a path on one that came since may never answer.
-        if self._mounts is not None and _mount_table() != self._mounts:
+        try:
+            if self._mounts is not None and _mount_table() != self._mounts:
+                return False
+        except OSError:
             return False
         return self._paths_are_as_they_were()
 

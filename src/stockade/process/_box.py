@@ -197,7 +197,8 @@ class Box(subprocess.Popen[AnyStr]):
                     self._close_report()
                     self.kill()
                     raise
-                if not data:
+                # The end record is the last one: whoever else holds the pipe (a fork of our caller's) is not waited for.
+                if not data or self._reader.end is not None:
                     self._close_report()
                 elif block:
                     return

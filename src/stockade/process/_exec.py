@@ -12,7 +12,7 @@ import errno
 import fcntl
 import os
 
-from stockade.errors import TOO_LONG, LaunchFailed, shortage
+from stockade.errors import TOO_LONG, LaunchFailed, Refused, shortage
 from stockade.frozen import dataclass, field
 from stockade.light import Mapping, Sequence, memo
 
@@ -226,7 +226,10 @@ def launcher_facts() -> bytes:
 
 
 def answers(path: str) -> bool:
-    """Tell whether the file system behind a path answers; this process does not look itself."""
+    """Tell whether the file system behind a path answers; this process does not look itself.
+
+    Raises: Refused or LaunchFailed where nobody could ask.
+    """
     import subprocess
 
     try:
@@ -236,6 +239,8 @@ def answers(path: str) -> bool:
         return False
     except OSError as err:
         raise start_error(err) from err
+    if done.returncode not in (0, 1):  # launcher/src/look.rs
+        raise Refused("resource", f"look at {path!r}: got status {done.returncode} of the launcher, expected 0 or 1", transient=True)
     return done.returncode == 0
 
 

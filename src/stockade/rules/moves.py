@@ -2,7 +2,7 @@
 
 Owns: the meaning of ``path``, ``env`` and ``base``. Fails closed: a variable adds a place, it never
 removes the usual one; a store in both places is hidden in both.
-Read next: ``rules/credentials.toml``, ``stockade.plan.homeview``.
+Read next: ``rules/credentials.toml``, ``stockade.plan.hiding``.
 """
 
 from __future__ import annotations
