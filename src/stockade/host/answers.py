@@ -4,7 +4,8 @@ Owns: the file ``host-probe.json`` of the state home, and for how long an answer
 to the key of the facts it was found under; callers that are confined in different ways have one each.
 Fails closed: a file that cannot be read or has another form holds none. Where one backend was refused and
 another is there, the answer holds for a while, because what stood in the way may be gone; where none is
-there nothing is kept at all. Read next: ``probe.py``.
+there nothing is kept at all. A start that the kernel refuses all the same drops the file
+(``launcher/src/answers.rs``). Read next: ``probe.py``.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ SCHEMA = "stockade.probe.v2"
 MAX_KEPT = 16
 # Every start without namespaces would pay for a probe; one in ten minutes looks whether they are back.
 HOLD_S = 600
+# Refusals of a start by which the kernel takes an answer back; no path of the request is at fault.
+OF_THE_HOST = frozenset({
+    "userns_denied", "map_denied", "namespace_denied", "mount_denied", "overlay_denied", "proc_denied", "dev_denied",
+    "pivot_denied", "nnp_denied", "keyring_denied", "caps_denied", "landlock_unavailable", "landlock_denied",
+    "seccomp_denied", "promise_not_kept"})
 
 
 def find(state: StateHome, key: str) -> tuple[int, tuple[BackendVerdict, ...]] | None:

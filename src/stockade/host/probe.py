@@ -72,6 +72,11 @@ def host_facts(state: StateHome, *, fresh: bool = False) -> HostFacts:
         return known
 
 
+def forget() -> None:
+    """Drop what this process remembers: a start was refused that was made with it."""
+    _memory.clear()  # one step, and without the lock: the refused start may be one of the probe's own
+
+
 def facts_at(place: Active, state: StateHome) -> HostFacts:
     """Return the facts that count where this process is."""
     return inside_facts() if place.where == "box" else host_facts(state)
