@@ -10,13 +10,15 @@ there nothing is kept at all. A start that the kernel refuses all the same drops
 
 from __future__ import annotations
 
+import os
 from time import time
 
-from stockade.decision import BackendVerdict
 from stockade.errors import Error
+from stockade.frozen import NamedTuple
 from stockade.jsontext import dumps, loads
 from stockade.light import Mapping, Sequence
 from stockade.paths import StateHome, atomic_write
+from stockade.rules.circumstances import BackendVerdict
 from stockade.rules.files import read_checked
 
 TYPE_CHECKING = False
@@ -35,16 +37,34 @@ OF_THE_HOST = frozenset({
     "seccomp_denied", "promise_not_kept"})
 
 
-def find(state: StateHome, key: str) -> tuple[int, tuple[BackendVerdict, ...]] | None:
-    """Return the Landlock ABI and the verdicts that were found under this key and still hold, or None."""
+class Kept(NamedTuple):
+    """An answer: the Landlock ABI, the verdicts, and when the host was asked."""
+
+    landlock_abi: int
+    backends: tuple[BackendVerdict, ...]
+    asked_s: float
+
+
+def find(state: StateHome, key: str) -> Kept | None:
+    """Return the answer that was found under this key and still holds, or None."""
     for row in _rows(state):
         if row.get("key") == key:
             try:
-                backends = tuple(_verdict(item) for item in row["backends"])
-                return (int(row["landlock_abi"]), backends) if holds(backends, row.get("asked_s")) else None
+                backends, asked_s = tuple(_verdict(item) for item in row["backends"]), row.get("asked_s")
+                found = Kept(int(row["landlock_abi"]), backends, float(asked_s or 0))
+                return found if holds(backends, asked_s) else None
             except (KeyError, TypeError, ValueError, OverflowError):
                 return None
     return None
+
+
+def version(state: StateHome) -> tuple[int, int, int] | None:
+    """Return what changes whenever somebody keeps or drops an answer; None: there is no file."""
+    try:
+        info = os.lstat(_path(state))
+    except OSError:
+        return None
+    return info.st_ino, info.st_size, info.st_mtime_ns
 
 
 def holds(backends: Sequence[BackendVerdict], asked_s: float | None) -> bool:

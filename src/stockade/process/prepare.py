@@ -245,7 +245,16 @@ def _recall(key: Key, env: Any) -> Prepared | None:
     if entry is None:
         return None
     prepared, witness, looked = entry
-    return prepared if looked.still_true(env) and witness.still_true(env) else None
+    return prepared if looked.still_true(env) and witness.still_true(env) and _still_best(prepared) else None
+
+
+def _still_best(prepared: Prepared) -> bool:
+    """Tell whether no stronger backend has been found since; where the strongest was there, nobody looks."""
+    if prepared.decision.backend != "landlock":
+        return True
+    from stockade.host.probe import host_facts
+
+    return bool(host_facts(prepared.resolved.state_home).backends[0].code)
 
 
 def _remember(key: Key, prepared: Prepared, looked: Looked) -> None:
