@@ -94,6 +94,8 @@ def test_a_lower_box_needs_a_word_for_what_it_lacks_and_none_goes_below_a_floor(
     got = decide(inside, host(FULL), request(Tier.strict, "standard"))
     assert (got.kind, got.row, got.effective_tier, got.tier_downgrade) == ("passthrough", "D11", "standard", True)
     assert any("net host" in reason for reason in got.reasons) and set(got.missing) == set(refused.missing)
+    assert got.reasons[0].startswith("this standard box keeps what standard promises but env.secrets, net.policy, and nothing that strict adds (fs.credentials, ")
+    assert all(name in got.reasons[0] for name in got.missing)
     floor = decide(inside, host(FULL), request(Tier.strict, "standard", floor=Tier.guarded))
     assert floor.code == "tier_unreachable"
     assert dict(floor.passed_over)["D11"] == "policy sets a floor above the box"

@@ -108,6 +108,13 @@ class Case:
             return "the record of the box does not say what it allows"
         return f"the box allows more than the request: {', '.join(what for _, what in self.place.wider)}"
 
+    def kept_inside(self) -> str:
+        """Say what holds when the request runs as it is in the surrounding box, and what does not."""
+        gone = self.missing_inside()
+        but = ", ".join(promise.id for promise in required(self.active or Tier.off) if promise.id in gone)
+        return (f"{self.around()} keeps what {self.active} promises{f' but {but}' if but else ''}, and nothing that "
+                f"{self.tier} adds ({', '.join(self.added())})")
+
     # -- answers --------------------------------------------------------------------------------
 
     def answer(self, kind: str, **fields: Any) -> Decision:
