@@ -29,6 +29,7 @@ use crate::inside::Asked;
 use crate::receipts::Out;
 use crate::report::{self, Refusal, Report};
 use crate::session::{split_item, Block, Given, Session};
+use crate::steps::limits;
 use crate::supervise::Supervisor;
 use crate::{persist, plan, sys, ulid};
 
@@ -309,7 +310,7 @@ impl Held {
         let first = from.session.inner.is_none();
         births::join_user(&self.spaces[0], first, ring.shifted)?;
         tied_again()?;
-        let user = births::user_space(&self.proc)?;
+        let user = limits::while_processes(ring.processes, || births::user_space(&self.proc))??;
         births::join(&self.spaces[1], libc::CLONE_NEWNS)?;
         // That of the host is nobody's to join, and where we are.
         if !births::is_ours(&self.proc, &self.spaces[3], "net")? {

@@ -138,7 +138,10 @@ impl Session {
             net: self.net().to_string(),
             env_kept: self.env.kept.clone(),
             env_dropped: self.env.dropped.clone(),
-            limits: limits::notes(&plan.limits, plan.backend),
+            limits: match self.around() {
+                Some(ring) => limits::notes_inside(&ring.in_force(&plan.limits), plan.backend),
+                None => limits::notes(&plan.limits, plan.backend),
+            },
             argv0: report::show(args.argv[0].to_bytes()),
             cwd: self.cwd.clone(),
             supervisor: report::Supervisor { pid: std::process::id() as i32, start_ticks: start_ticks() },
