@@ -198,6 +198,9 @@ impl Session {
         if box_.inside.closed > 0 {
             said.push(format!("inside: {} connections closed for saying too much", box_.inside.closed));
         }
+        if box_.inside.crowded > 0 {
+            said.push(format!("inside: {} connections closed to let others in", box_.inside.crowded));
+        }
         // Last: of these the box chooses how many there are.
         said.extend(settled.degraded.into_iter().chain(compared.degraded));
         let listed = listed(self.state_home.as_deref(), &out.run_id);

@@ -295,6 +295,18 @@ def test_the_receipt_of_a_box_inside_says_the_limit_that_is_in_force_and_how_far
         assert not rows["processes"]["exact"] and "boxes inside" in rows["processes"]["mechanism"], rows
 
 
+@requirement("nest.hostile_requests")
+@pytest.mark.parametrize("talks", [False, True], ids=["silent", "talking"])
+def test_connections_that_ask_for_nothing_keep_nobody_from_asking(actor: Actor, *, talks: bool) -> None:
+    asks = inner(actor, "echo works")
+    run, (few, alone, more, beside) = asked(actor, [{"do": "crowd", "times": 10, "talks": talks}, asks,
+                                                    {"do": "crowd", "times": 70, "talks": False}, asks])
+    assert (few, more) == (10, 80), "more than the supervisor holds at once"
+    # Without an answer in time the run has ended before this line.
+    assert (alone["out"], beside["out"]) == ("works\n", "works\n"), (alone, beside)
+    assert any("to let others in" in word for word in run.receipt["end"]["degraded"]), run.receipt["end"]
+
+
 WRITES = """
 import os, sys, time
 open("ready", "w").close()
