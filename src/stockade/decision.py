@@ -60,7 +60,7 @@ def decide(where: Place, host: Host, request: Resolved) -> Decision:
 
     Args: where: step 4; host: step 5; request: steps 1-3, with the floor applied.
     """
-    case = Case(where, host, request)
+    case = Case(place=where, host=host, request=request)
     passed: list[tuple[str, str]] = []
     for item in ROWS:
         found = item.ask(case)

@@ -12,7 +12,6 @@ import os
 import sys
 from typing import Any
 
-from stockade.decision import BackendVerdict
 from stockade.errors import CODES, Error, LaunchFailed, Refused
 from stockade.frozen import dataclass
 from stockade.host.active import Active, active
@@ -23,6 +22,7 @@ from stockade.paths import StateHome
 from stockade.process import _exec, tmpdisk
 from stockade.process.prepare import alone, launch_of
 from stockade.process.receipt import Receipt
+from stockade.rules.circumstances import BackendVerdict
 from stockade.rules.promises import required
 from stockade.rules.request import build_request
 from stockade.rules.settings import load_settings

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stockade.decision import BackendVerdict, decide
+from stockade.rules.case import Case
 from stockade.rules.governance import Policy
 from stockade.rules.layer import Sourced
 from stockade.rules.promises import PROMISES, effective_tier, required
@@ -173,3 +174,10 @@ def test_a_decision_is_plain_data_with_origins() -> None:
     data = json.loads(json.dumps(decide(Place("outside"), host(FULL), asked).to_json()))
     assert data["values"]["tier"] == {"value": "strict", "origin": "argument"}
     assert data["kind"] == "wrap" and data["tier_known"] is True and data["active_tier"] == "off"
+
+
+def test_the_facts_of_a_question_do_not_change_while_rows_are_asked() -> None:
+    case = Case(place=Place("outside"), host=host(FULL), request=request(Tier.strict))
+    for name in ("place", "host", "request", "best"):
+        with pytest.raises(AttributeError):
+            setattr(case, name, None)

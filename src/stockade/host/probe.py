@@ -12,7 +12,6 @@ import os
 from _thread import allocate_lock  # threading.Lock, without the rest of that module
 from time import time
 
-from stockade.decision import BackendVerdict, Decision
 from stockade.errors import Error, LaunchFailed, Refused
 from stockade.frozen import replace
 from stockade.host import answers, facts
@@ -21,6 +20,8 @@ from stockade.host.standing import Standing, standing
 from stockade.jsontext import loads
 from stockade.light import Iterable, Mapping
 from stockade.paths import StateHome
+from stockade.rules.answer import Decision
+from stockade.rules.circumstances import BackendVerdict
 from stockade.rules.promises import PROMISE_IDS, PROMISES, required
 from stockade.rules.tiers import Tier
 

@@ -1,7 +1,7 @@
 """A box as a child process: the half of the chokepoint that waits.
 
 Owns: the report pipe, the lifetime link to the caller, and the reading of records. No Python runs
-between fork and exec: there is no ``preexec_fn``. A command without a box (tier ``off``) is held in
+between fork and exec: there is no ``preexec_fn``. A command without a box of its own is held in
 the same way, so that its caller need not care. Fails closed: a launcher that ends without a
 record is ``launch_failed``, also when it ends with status 0; a child's own 125 is never taken for
 a refusal, because only the record decides. Read next: ``receipt.py``, ``_exec.py``.

@@ -56,7 +56,7 @@ _lock = allocate_lock()
 
 
 def prepare(request: Request, *, stored: bool = False) -> Prepared:
-    """Return the decision and, for ``wrap``, the plan.
+    """Return the decision and, for ``wrap`` and ``tighten``, the plan.
 
     Args: stored: the plan is for a launch line, whose set values come with its environment.
     Raises: Refused, ConfigError.

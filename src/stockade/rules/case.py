@@ -8,6 +8,7 @@ Read next: ``stockade.decision`` (the rows).
 from __future__ import annotations
 
 from stockade.errors import CODES
+from stockade.frozen import dataclass
 from stockade.light import Iterable
 from stockade.rules.answer import Decision
 from stockade.rules.circumstances import BackendVerdict, Host, Place
@@ -21,22 +22,49 @@ if TYPE_CHECKING:
     from stockade.rules.resolve import Resolved
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One question: the facts, and what several rows want to know of them."""
 
-    def __init__(self, where: Place, host: Host, request: Resolved) -> None:
-        self.place, self.host, self.request, self.tier = where, host, request, request.tier
-        self.where = where.where
-        self.inside = self.where == "box"
-        self.words = {item.value for item in request.accept}
-        self.active = where.tier if self.inside and where.known else None
-        self.floor = "policy sets a floor" if request.policy.min_tier > Tier.off else \
-            "policy denies unconfined runs" if request.policy.deny_unconfined else ""
+    place: Place
+    host: Host
+    request: Resolved
+
+    @property
+    def tier(self) -> Tier:
+        """The tier that is asked for."""
+        return self.request.tier
+
+    @property
+    def where(self) -> str:
+        """The kind of place: ``Place.where``."""
+        return self.place.where
+
+    @property
+    def inside(self) -> bool:
+        """Whether it is in a box of ours."""
+        return self.where == "box"
+
+    @property
+    def active(self) -> Tier | None:
+        """The tier of the surrounding box, where that is attested."""
+        return self.place.tier if self.inside and self.place.known else None
+
+    @property
+    def floor(self) -> str:
+        """What of policy forbids a run without a box; empty when nothing does."""
+        policy = self.request.policy
+        return "policy sets a floor" if policy.min_tier > Tier.off else \
+            "policy denies unconfined runs" if policy.deny_unconfined else ""
+
+    @property
+    def best(self) -> BackendVerdict | None:
+        """The backend to take, or the one whose obstacle is the news."""
         # A usable backend comes before a broken one; among broken ones a transient fault is the better
         # news, because its remedy is to try again, and then the strongest: what it lacks is the obstacle.
         # The first named wins a tie (strongest first).
-        self.best = min(host.backends, default=None, key=lambda b: (True, not b.transient, 0, 0) if b.code else
-                        (False, False, len(self.uncovered(b)), len(self.lost(b))))
+        return min(self.host.backends, default=None, key=lambda b: (True, not b.transient, 0, 0) if b.code else
+                   (False, False, len(self.uncovered(b)), len(self.lost(b))))
 
     def lost(self, backend: BackendVerdict) -> tuple[str, ...]:
         """Return the promises of the tier that a backend does not keep for this request."""
@@ -50,8 +78,9 @@ class Case:
 
     def refused_of(self, lost: Iterable[str], kept: Tier) -> tuple[str, ...]:
         """Return what of ``lost`` nobody accepts to lose."""
-        by_tier = any(tier.name in self.words and kept >= tier for tier in Tier if tier > Tier.off)
-        return () if by_tier else tuple(name for name in lost if name not in self.words)
+        words = {item.value for item in self.request.accept}
+        by_tier = any(tier.name in words and kept >= tier for tier in Tier if tier > Tier.off)
+        return () if by_tier else tuple(name for name in lost if name not in words)
 
     def added(self) -> tuple[str, ...]:
         """Return the promises that the tier adds to those that the surrounding box is known to keep."""
