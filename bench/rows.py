@@ -61,12 +61,13 @@ class World:
     env: dict[str, str]
 
     @classmethod
-    def make(cls, where: Path, base: Path) -> World:
-        """Make them, with the few files that an ordinary home has."""
-        home, workspace, state = where / "home", where / "workspace", where / "state"
+    def make(cls, where: Path, base: Path, home: Path | None = None) -> World:
+        """Make them, with the few files that an ordinary home has. ``home``: an empty one that is there already."""
+        workspace, state = where / "workspace", where / "state"
+        home = home or where / "home"
         masks = tuple(home / f"mask{index}" for index in range(MASKS))
         for path in (home, workspace, state, *masks):
-            path.mkdir(mode=0o700)
+            path.mkdir(mode=0o700, exist_ok=path == home)
         for index in range(10):
             (home / f"file{index}").write_text("x")
         for name in ("noop", "pause"):

@@ -57,12 +57,12 @@ def publish(base: Path) -> None:
 
 
 @contextlib.contextmanager
-def world(base: Path, name: str) -> Iterator[World]:
+def world(base: Path, name: str, home: Path | None = None) -> Iterator[World]:
     """Make the home, state home and workspace of one caller, and keep its state there."""
     where = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=base / "worlds"))
     before = dict(os.environ)
     try:
-        place = World.make(where, base)
+        place = World.make(where, base, home)
         # The product asks its own process where its state is, not the environment of a command.
         os.environ["STOCKADE_HOME"] = place.env["STOCKADE_HOME"]
         yield place
@@ -72,10 +72,10 @@ def world(base: Path, name: str) -> Iterator[World]:
         shutil.rmtree(where, ignore_errors=True)
 
 
-def phase(base: Path, name: str, runs: int, only: list[str]) -> list[Row]:
+def phase(base: Path, name: str, runs: int, only: list[str], *, home: Path | None = None) -> list[Row]:
     """Measure every row as the user of this process."""
     sys.path.insert(0, str(base / "src"))
-    with world(base, name) as place, contextlib.chdir(place.workspace):
+    with world(base, name, home) as place, contextlib.chdir(place.workspace):
         # A command is run where one works: a tree of its own, the same for both callers.
         rows = []
         os.sync()  # what the machine wrote before is not charged to the first row
@@ -85,11 +85,24 @@ def phase(base: Path, name: str, runs: int, only: list[str]) -> list[Row]:
         return rows
 
 
-def phase_as(base: Path, user: str, runs: int, only: list[str]) -> list[Row]:
-    """Run the phase of an ordinary user in a process of that user."""
+def as_user(user: str) -> list[str]:
+    """A process of an ordinary user, whose home is the one that HOME names."""
     account = pwd.getpwnam(user)
-    argv = ["setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups", "--",
-            python_of_users(), "-B", str(base / "bench" / "spawn.py"), "--phase", str(base), "--runs", str(runs),
+    return ["setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups", "--"]
+
+
+def as_root() -> list[str]:
+    """A process of root with an empty home of its own, where the account has it: two homes are hidden twice."""
+    home = pwd.getpwuid(0).pw_dir
+    if Path(python_of_users()).resolve().is_relative_to(home):
+        raise SystemExit(f"bench: {python_of_users()}: got an interpreter in root's home, expected one elsewhere")
+    return ["unshare", "--mount", "--propagation", "private", "--", "sh", "-c",
+            'mount -t tmpfs -o mode=700 bench "$0" && exec "$@"', home]  # fmt: skip
+
+
+def phase_in(before: list[str], base: Path, runs: int, only: list[str]) -> list[Row]:
+    """Run the phase in a process of its own, started by that line."""
+    argv = [*before, python_of_users(), "-B", str(base / "bench" / "spawn.py"), "--phase", str(base), "--runs", str(runs),
             *[part for name in only for part in ("--only", name)]]  # fmt: skip
     env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
     done = subprocess.run(argv, env=env, stdout=subprocess.PIPE, text=True, check=True, cwd="/")
@@ -105,7 +118,7 @@ def measure(user: str, runs: int, only: list[str]) -> dict[str, list[Row]]:
         (base / "worlds").chmod(0o1777)
         if os.geteuid() != 0:
             return {"user": phase(base, "user", runs, only)}
-        return {"user": phase_as(base, user, runs, only), "root": phase(base, "root", runs, only)}
+        return {"user": phase_in(as_user(user), base, runs, only), "root": phase_in(as_root(), base, runs, only)}
     finally:
         shutil.rmtree(base, ignore_errors=True)
 
@@ -155,7 +168,9 @@ def main() -> int:
     parser.add_argument("--phase", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.phase:
-        json.dump([row.as_json() for row in phase(options.phase, "user", options.runs, options.only)], sys.stdout)
+        name, home = ("root", Path(pwd.getpwuid(0).pw_dir)) if os.geteuid() == 0 else ("user", None)
+        rows = phase(options.phase, name, options.runs, options.only, home=home)
+        json.dump([row.as_json() for row in rows], sys.stdout)
         return 0
     priority = undisturbed()
     print(f"bench: {priority}", file=sys.stderr)

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from stockade.codes import CODES
 from stockade.decision import ROWS
-from stockade.errors import CODES
 from stockade.rules import load
 from stockade.rules.promises import PROMISES, Promise
 from stockade.rules.tiers import CALLERS, Tier

@@ -12,7 +12,8 @@ import os
 import sys
 from typing import Any
 
-from stockade.errors import CODES, Error, LaunchFailed, Refused
+from stockade.codes import CODES
+from stockade.errors import Error, LaunchFailed, Refused
 from stockade.frozen import dataclass
 from stockade.host.active import Active, active
 from stockade.host.facts import HostFacts

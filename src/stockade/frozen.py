@@ -10,8 +10,6 @@ slots of their class. Read next: ``bench/`` (the import budget).
 
 from __future__ import annotations
 
-from _operator import itemgetter  # ``operator`` is this and 0.5 ms
-
 # Type checkers take this for true. At run time ``typing`` stays away: it costs 3 ms of each start.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,13 +23,21 @@ else:
         """Say nothing at run time; see ``typing.dataclass_transform``."""
         return lambda function: function
 
+    try:
+        from _collections import _tuplegetter  # what named tuples of the standard library use
+    except ImportError:
+        from operator import itemgetter
+
+        def _tuplegetter(index, doc):
+            return property(itemgetter(index), doc=doc)
+
     class _TupleClass(type):
         """Makes a named tuple of a class body, as ``typing.NamedTuple`` does, without compiling code for each."""
 
         def __new__(meta, name, bases, own):
             names = tuple(own.get("__annotations__", ()))
             defaults = {item: own.pop(item) for item in names if item in own}
-            own |= {item: property(itemgetter(at)) for at, item in enumerate(names)}
+            own |= {item: _tuplegetter(at, item) for at, item in enumerate(names)}
             return type(name, (_Row,), {"__slots__": (), "_fields": names, "_field_defaults": defaults,
                                         "__match_args__": names, **own})
 
@@ -156,7 +162,7 @@ def _init(self: Any, **values: Any) -> None:
 
 
 def _values(self: Any) -> tuple[Any, ...]:
-    return tuple(getattr(self, item.name) for item in self.__record_fields__)
+    return tuple([getattr(self, item.name) for item in self.__record_fields__])
 
 
 def _repr(self: Any) -> str:
@@ -194,6 +200,11 @@ def replace(record: T, **changes: Any) -> T:
     """Return a copy of ``record`` with some fields changed."""
     made: T = _replaced(record, **changes)
     return made
+
+
+def values(record: Any, *, but: str = "") -> tuple[Any, ...]:
+    """Return the values of the fields in order, without that of one field."""
+    return tuple([getattr(record, item.name) for item in record.__record_fields__ if item.name != but])
 
 
 def fields(record: Any) -> tuple[Field, ...]:

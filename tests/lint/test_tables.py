@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stockade.errors import CODES
+from stockade.codes import CODES
 from stockade.host.answers import OF_THE_HOST
 from stockade.rules.promises import FACTS
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from stockade.codes import CODES
 from stockade.decision import ROWS, BackendVerdict, Decision, decide
-from stockade.errors import CODES
 from stockade.rules.governance import Policy
 from stockade.rules.layer import Sourced
 from stockade.rules.promises import PROMISES, required

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from stockade import errors
+from stockade.codes import CODES
 
 SRC = Path(errors.__file__).parent
 SAMPLES = [
@@ -47,7 +48,7 @@ def test_a_file_name_cannot_write_a_second_line_or_a_terminal_code() -> None:
 
 
 def test_every_code_has_meaning_hint_and_an_exit_status() -> None:
-    for name, code in errors.CODES.items():
+    for name, code in CODES.items():
         assert name == name.lower() and name.replace("_", "").isalnum()
         assert code.meaning and code.hint, name
         assert code.exit in (1, 124, 125, 126, 127)
@@ -66,7 +67,7 @@ def test_every_code_used_in_the_package_is_listed() -> None:
                 first = node.args[0] if node.args else None
                 if isinstance(first, ast.Constant) and isinstance(first.value, str):
                     used.add(first.value)
-                    assert first.value in errors.CODES, f"{path}:{node.lineno}: {first.value}"
+                    assert first.value in CODES, f"{path}:{node.lineno}: {first.value}"
     assert {"grant_voids_tier", "path_invalid"} <= used
 
 

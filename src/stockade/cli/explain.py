@@ -18,7 +18,7 @@ from stockade.environment import apply, compile_env
 from stockade.errors import EXIT_NOT_FOUND, Refused
 from stockade.host.active import Active, active
 from stockade.host.probe import facts_at
-from stockade.host.within import standpoint
+from stockade.host.standpoint import standpoint
 from stockade.light import Iterator, Mapping
 from stockade.paths import is_below
 from stockade.plan.compile import Compiled

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from stockade.errors import CODES
+from stockade.codes import CODES
 from stockade.frozen import dataclass, field
 from stockade.host import facts
 from stockade.host.facts import HostFacts

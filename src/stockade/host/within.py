@@ -12,8 +12,7 @@ import os
 import stat
 
 from stockade.environment import apply, compile_env, secret_names
-from stockade.frozen import dataclass, replace
-from stockade.host.active import Active, box_record
+from stockade.frozen import replace
 from stockade.light import Iterable, Iterator, Mapping
 from stockade.paths import is_below
 from stockade.rules.circumstances import Wider
@@ -28,28 +27,9 @@ if TYPE_CHECKING:
 LISTS = ("env", "read", "write", "sockets", "devices", "allow", "limits")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standpoint:
-    """Step 4 for one request: ``stockade.rules.circumstances.Place``."""
-
-    where: str
-    tier: Tier | None = None
-    known: bool = False
-    nests: bool = False
-    wider: tuple[Wider, ...] | None = None
-    lacks: tuple[str, ...] = ()
-
-
-def standpoint(place: Active, resolved: Resolved) -> Standpoint:
-    """Return where this process stands, as one request sees it."""
-    if place.where != "box":
-        return Standpoint(where=place.where, tier=place.tier, known=place.known)
-    record = box_record()
-    told = place.known and resolved.tier > Tier.off and record.get("net") in ("none", "host") \
-        and all(_strings(record.get(name)) for name in LISTS)
-    return Standpoint(where=place.where, tier=place.tier, known=place.known, nests=place.nests,
-                      wider=tuple(wider(record, resolved)) if told else None,
-                      lacks=tuple(dict.fromkeys(lacks(record, resolved))))
+def tells(record: Mapping[str, Any]) -> bool:
+    """Tell whether the record of a box says all that it allows."""
+    return record.get("net") in ("none", "host") and all(_strings(record.get(name)) for name in LISTS)
 
 
 def _strings(value: Any) -> bool:

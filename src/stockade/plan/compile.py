@@ -16,7 +16,6 @@ from stockade.light import Iterable, Mapping
 from stockade.plan import (
     appearing,
     canonical,
-    copyback,
     discover,
     gitfacts,
     guards,
@@ -119,7 +118,7 @@ def compile_plan(resolved: Resolved, host: HostFacts, decision: Decision,
         mounts = _within_memory(table.finish(), want)
         points = tuple(table.disk_points) if want.tmp_disk else None
         plan = {**_plan(want, mounts, found, command, keep_env, resolved), "promises": promises, "appearing": later,
-                "discards": _discards(mounts, want), "copyback": copyback.plan_rows(want, resolved, mounts)}
+                "discards": _discards(mounts, want), "copyback": _copyback(want, resolved, mounts)}
     # What the launch record says of the decision; the launcher knows no other row.
     known = {"active_tier": decision.active_tier} if decision.tier_known and decision.active_tier else {}
     plan["record"] |= {"decision": decision.kind, "row": decision.row, **known}
@@ -143,6 +142,14 @@ def _without_namespaces(decision: Decision) -> Any:
     from stockade.plan import alone
 
     return alone
+
+
+def _copyback(want: Want, resolved: Resolved, mounts: list[rows.Row]) -> list[dict[str, str]]:
+    if not any(spec.mode == "copyback" for spec in resolved.state):
+        return []
+    from stockade.plan import copyback
+
+    return copyback.plan_rows(want, resolved, mounts)
 
 
 def _command(want: Want) -> discover.Command:

@@ -13,10 +13,12 @@ import stat
 
 from stockade.frozen import dataclass
 from stockade.light import Iterable, Iterator
-from stockade.plan import gitconfig
-from stockade.plan.gitconfig import GitConfig
-from stockade.plan.gitprograms import Programs
 from stockade.plan.want import below_any
+
+# Reading configuration is loaded where there is a repository.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from stockade.plan.gitconfig import GitConfig
 
 MAX_MODULES = 500
 MAX_DEPTH = 6
@@ -72,6 +74,8 @@ def looks_like_git_dir(path: str) -> bool:
 
 
 def _open(*, work_tree: str | None, git_dir: str, dot_git: str | None) -> Repository:
+    from stockade.plan import gitconfig
+
     common = git_dir
     named = _first_line(os.path.join(git_dir, "commondir"))
     if named:
@@ -119,6 +123,8 @@ def _modules(base: str, depth: int) -> Iterator[str]:
 
 def submodule_trees(repo: Repository) -> tuple[str, ...]:
     """Return work trees of submodules that exist, from their own core.worktree."""
+    from stockade.plan import gitconfig
+
     found: list[str] = []
     for directory in _modules(os.path.join(repo.common_dir, "modules"), 0):
         tree = gitconfig.read(os.path.join(directory, "config")).last("core.worktree")
@@ -134,6 +140,8 @@ def points(repo: Repository, home: str = "", user: Iterable[str] = ()) -> Points
 
     Args: user: configuration files of the user, whose relative values mean this work tree as well.
     """
+    from stockade.plan.gitprograms import Programs
+
     found: set[str] = set()
     top = repo.work_tree or repo.git_dir
     programs = Programs((top,), home)

@@ -231,7 +231,8 @@ def inside_home_point(want: Want) -> str | None:
     for root in want.write:
         for home in want.homes:
             inside = root[len(home.rstrip("/")) + 1:].split("/") if is_below(root, home) and root != home else []
-            if any(_leads_in(entry.path.split("/"), inside) for entry in entries):
+            near = (entry.path.split("/") for entry in entries if entry.path.count("/") < len(inside))
+            if any(_leads_in(point, inside) for point in near):
                 return root
     return None
 
@@ -255,8 +256,8 @@ class Names:
         self._literal: dict[str, list[Entry]] = {}
         self._patterns: list[tuple[str, Entry]] = []
         for entry in entries:
-            first = entry.path.split("/")[0]
-            if is_pattern(first):
+            first = entry.path.partition("/")[0]
+            if entry.kind == "glob" and is_pattern(first):
                 self._patterns.append((first, entry))
             else:
                 self._literal.setdefault(first, []).append(entry)

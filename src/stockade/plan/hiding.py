@@ -23,6 +23,7 @@ from stockade.rules.moves import XDG, locations
 OWN = ("/proc", "/dev")  # a box cannot be without them, and the host's are not shown
 COVERED = ("/proc/", "/run/", "/dev/", "/tmp/")  # private in every box: what lies there is not seen
 _XDG_NAMES = frozenset(name for name, _ in XDG)
+_UNREAD: Mapping[str, bool] = {}
 
 
 class Hidden(NamedTuple):
@@ -56,11 +57,11 @@ class Walk:
     __slots__ = ("_listings", "absent", "links")
 
     def __init__(self) -> None:
-        self._listings: dict[str, dict[str, bool] | None] = {}
+        self._listings: dict[str, Mapping[str, bool] | None] = {}
         self.absent: set[str] = set()  # names that were looked for and are not there
         self.links: dict[str, str] = {}  # a listed name that is a symbolic link -> what it leads to
 
-    def listing(self, directory: str) -> dict[str, bool] | None:
+    def listing(self, directory: str) -> Mapping[str, bool] | None:
         """Return name -> is a symbolic link; None when it is no readable directory."""
         if directory not in self._listings:
             try:
@@ -75,18 +76,30 @@ class Walk:
         return tuple(self._listings)
 
     def find(self, directory: str, name: str) -> list[str]:
-        """Return canonical places of a relative name; a final link's target as well."""
+        """Return canonical places of a relative name or pattern; a final link's target as well."""
+        first, _, rest = name.partition("/")
+        if not is_pattern(name):
+            return self.named(directory, name)
         names = self.listing(directory)
         if names is None:
             return []
-        first, _, rest = name.partition("/")
-        if first not in names and not is_pattern(first):  # most names of the lists, in most homes
-            path = f"{directory}/{first}" if directory != "/" else f"/{first}"
-            self.absent.add(path)
-            return [path]
         if not is_pattern(first):
             return self._at(directory, first, rest, names)
         return [path for each in names if matches(each, first) for path in self._at(directory, each, rest, names)]
+
+    def named(self, directory: str, name: str) -> list[str]:
+        """Do the same for a name that is no pattern: nearly all of the list, and few of them are there."""
+        names = self._listings.get(directory, _UNREAD)
+        if names is _UNREAD:
+            names = self.listing(directory)
+        if names is None:
+            return []
+        first, _, rest = name.partition("/")
+        if first in names:
+            return self._at(directory, first, rest, names)
+        path = f"{directory}/{first}" if directory != "/" else f"/{first}"
+        self.absent.add(path)
+        return [path]
 
     def _at(self, directory: str, name: str, rest: str, names: Mapping[str, bool]) -> list[str]:
         path = f"{directory}/{name}" if directory != "/" else f"/{name}"
@@ -152,9 +165,13 @@ def _stores(want: Want, walk: Walk) -> list[Hidden]:
     names = {name for entry in entries for name in entry.env} | {name for name, _ in XDG}
     want.witness.read_env(want.env, names)
     moved = frozenset(name for name in names if want.env.get(name))
+    any_moves = bool(moved & _XDG_NAMES)
     found: dict[str, Hidden] = {}
     for entry in entries:
-        for path in _places(entry, want, walk, moved):
+        paths = [path for home in want.homes for path in _in_home(entry, home, walk)]
+        if any_moves or not moved.isdisjoint(entry.env):
+            paths = [path for path in (*paths, *_moved(entry, want)) if not _is_home(path, want)]
+        for path in paths:
             # Of two entries for one name the one that keeps nothing wins.
             known = found.get(path)
             if known is None or (known.keep and not entry.keep):
@@ -209,18 +226,16 @@ def parents(path: str) -> Iterator[str]:
         yield path
 
 
-def _places(entry: Entry, want: Want, walk: Walk, moved: frozenset[str]) -> list[str]:
-    found: list[str] = []
-    for home in want.homes:
-        found += walk.find(home, entry.path)
-        for example in entry.examples if is_pattern(entry.path) else ():
-            found += walk.find(home, example)
-    if moved.isdisjoint(entry.env) and not (moved & _XDG_NAMES):
-        return found
-    for place in locations(entry, want.home, want.env)[1:]:
-        for path in _expanded(place):
-            found.extend(spellings(path))
-    return [path for path in found if not _is_home(path, want)]
+def _in_home(entry: Entry, home: str, walk: Walk) -> list[str]:
+    if entry.kind != "glob":
+        return walk.named(home, entry.path)
+    return [path for name in (entry.path, *entry.usual) for path in walk.find(home, name)]
+
+
+def _moved(entry: Entry, want: Want) -> list[str]:
+    """Places of an entry that a variable of the caller's names."""
+    places = locations(entry, want.home, want.env)[1:]
+    return [spelling for place in places for path in _expanded(place) for spelling in spellings(path)]
 
 
 def _expanded(place: str) -> list[str]:

@@ -6,7 +6,7 @@ would lose it from view, or show what must be hidden). Source: proc_pid_mountinf
 
 from __future__ import annotations
 
-from stockade.frozen import dataclass
+from stockade.frozen import NamedTuple, dataclass
 from stockade.light import Iterable, Mapping, Sequence
 
 # Source: filesystems(5) and Documentation/filesystems. "fuse.sshfs" counts as "fuse".
@@ -77,25 +77,52 @@ def aliases(mounts: Sequence[Mount], paths: Iterable[str]) -> tuple[tuple[str, s
     whose root contains that place shows it a second time.
     """
     table = {mount.point: mount for mount in mounts}  # of two on one point the later line is the one on top
-    twins: dict[str, list[tuple[str, str]]] = {}
+    homes: dict[str, Mount | None] = {}  # directory -> the mount it lies in
+    twins: dict[str, tuple[_Twin, ...]] = {}
     found: list[tuple[str, str]] = []
     for path in paths:
-        home = _mount_of(table, path)
+        directory = path.rpartition("/")[0]
+        if directory not in homes:
+            homes[directory] = _mount_of(table, directory)
+        home = table.get(path) or homes[directory]
         if home is None:
             continue
         if home.point not in twins:
-            twins[home.point] = [(mount.root.rstrip("/"), mount.point) for mount in mounts
-                                 if mount.device == home.device and mount.point != home.point]
-        if twins[home.point]:
+            twins[home.point] = _twins(home, mounts)
+        near = [twin for twin in twins[home.point] if path.startswith(twin.seen)]
+        if near:
             inner = _join(home.root, path[len(home.point.rstrip("/")):])
-            found.extend((path, other) for other in sorted(_elsewhere(inner, twins[home.point])) if other != path)
+            found.extend((path, other) for other in sorted(_elsewhere(inner, near)) if other != path)
     return tuple(found)
 
 
-def _elsewhere(inner: str, mounts: Iterable[tuple[str, str]]) -> set[str]:
-    """Where a place of a file system is seen through (root, mount point) pairs."""
-    return {_join(point, inner[len(root):]) for root, point in mounts
-            if inner.startswith(root) and inner[len(root):len(root) + 1] in ("", "/")}
+class _Twin(NamedTuple):
+    """A second mount of a file system: what of it, where, and under which name the first mount shows that."""
+
+    root: str
+    point: str
+    seen: str
+
+
+def _twins(home: Mount, mounts: Iterable[Mount]) -> tuple[_Twin, ...]:
+    """Return the other mounts that may show something of ``home``; nearly always they show another part."""
+    base, top = home.point.rstrip("/"), home.root.rstrip("/")
+    found = []
+    for mount in mounts:
+        root = mount.root.rstrip("/")
+        if mount.device != home.device or mount.point == home.point:
+            continue
+        if f"{top}/".startswith(f"{root}/"):
+            found.append(_Twin(root, mount.point, base))
+        elif root.startswith(f"{top}/"):
+            found.append(_Twin(root, mount.point, base + root[len(top):]))
+    return tuple(found)
+
+
+def _elsewhere(inner: str, twins: Iterable[_Twin]) -> set[str]:
+    """Where a place of a file system is seen through its other mounts."""
+    return {_join(twin.point, inner[len(twin.root):]) for twin in twins
+            if inner.startswith(twin.root) and inner[len(twin.root):len(twin.root) + 1] in ("", "/")}
 
 
 def sources(mounts: Iterable[Mount]) -> tuple[tuple[str, str], ...]:

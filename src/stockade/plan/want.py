@@ -110,4 +110,7 @@ def is_below(path: str, root: str) -> bool:
 
 def below_any(path: str, roots: tuple[str, ...] | frozenset[str] | list[str]) -> bool:
     """Tell whether ``path`` is one of ``roots`` or inside one."""
-    return any(is_below(path, root) for root in roots)
+    for root in roots:  # noqa: SIM110 - a start asks two thousand times, and a loop takes half the time
+        if path == root or path.startswith(root.rstrip("/") + "/"):
+            return True
+    return False

@@ -18,13 +18,13 @@ from stockade.light import Mapping
 from stockade.plan import store
 from stockade.process import _exec, capture, downgrade, reach, tmpdisk
 from stockade.process.options import Args, collected
-from stockade.process.prepare import Prepared, decide_only, launch_of, prepare
+from stockade.process.prepare import Prepared, decide_only, guess, launch_of, prepare
 from stockade.process.receipt import Receipt
 from stockade.rules.request import PROCESS_OPTIONS, Request, build_request, check_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Any, AnyStr, Literal, Never, Unpack, overload
 
     from stockade.process.options import (
@@ -230,20 +230,55 @@ def run(
 def run_with(args: Args, options: Mapping[str, Any], *, stacklevel: int = 4) -> Completed[Any]:
     """Do what ``run`` does, with the options as a table (a sandbox's have two more)."""
     check_process_options(options, capturing=True)
-    prepared = prepare(request_of(args, options))
-    downgrade.tell(prepared, stacklevel=stacklevel)
-    done = run_prepared(prepared, capturing(options))
+    request = request_of(args, options)
+    done = _run_guessed(request, options)
+    if done is None:
+        prepared = prepare(request)
+        downgrade.tell(prepared, stacklevel=stacklevel)
+        done = run_prepared(prepared, capturing(options))
     if options.get("check"):
         done.check_returncode()
     return done
 
 
-def run_prepared(prepared: Prepared, options: Mapping[str, Any]) -> Completed[Any]:
-    """Start what was prepared, feed and read it, and wait for its end."""
+class _Changed(Exception):
+    """What a plan of before rests on is not as it was."""
+
+
+def _run_guessed(request: Request, options: Mapping[str, Any]) -> Completed[Any] | None:
+    """Do it with the plan of an equal request before this; None when there is none that still holds.
+
+    Whether it holds is found out while the launcher reads the plan: that takes it longer, and until
+    it is let go it has made nothing.
+    """
+    warm = guess(request)
+    compiled = None if warm is None else warm.prepared.compiled
+    if warm is None or compiled is None or compiled.tmp_disk or downgrade.lost(warm.prepared):
+        return None
+    try:
+        return run_prepared(warm.prepared, capturing(options), holds=warm.holds)
+    except _Changed:
+        return None
+
+
+def run_prepared(prepared: Prepared, options: Mapping[str, Any], *,
+                 holds: Callable[[], bool] | None = None) -> Completed[Any]:
+    """Start what was prepared, feed and read it, and wait for its end.
+
+    Args: holds: asked before anything starts. Raises: _Changed when it says no.
+    """
     limit_s = timeout_of(prepared, options)
     tmp = tmpdisk.make(prepared)
     try:
-        with _exec.Box(start_of(prepared, options, tmp), **popen_options(options)) as box:
+        start = start_of(prepared, options, tmp)
+        if holds is not None:
+            start = replace(start, gated=True)
+        with _exec.Box(start, defer=holds is not None, **popen_options(options)) as box:
+            if holds is not None:
+                if not holds():
+                    raise _Changed
+                box.release()
+                box.wait_started()
             out = capture.communicate(box, {**options, "timeout": limit_s}, grace_of(prepared))
             status = box.wait()
     finally:

@@ -13,8 +13,8 @@ from _thread import allocate_lock  # threading.Lock, without the rest of that mo
 from time import time
 
 from stockade.errors import ConfigError, Refused, shortage
-from stockade.frozen import dataclass, field, replace
-from stockade.light import Mapping
+from stockade.frozen import dataclass, field, replace, values
+from stockade.light import Callable, Mapping
 from stockade.paths import OUR_VARIABLES
 from stockade.plan.witness import Witness
 from stockade.process import _exec
@@ -49,7 +49,15 @@ class Prepared:
     compiled: Compiled | None = field(default=None, repr=False)
 
 
-Key = tuple[Request, tuple[str | None, ...]]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guess:
+    """A plan of before, and the look whether everything that it rests on is as it was."""
+
+    prepared: Prepared
+    holds: Callable[[], bool]
+
+
+Key = tuple[object, ...]
 # The oldest goes first, whether used or not: each look-up compares a whole request.
 _remembered: dict[Key, tuple[Prepared, Witness, Looked]] = {}
 _lock = allocate_lock()
@@ -73,12 +81,10 @@ def prepare(request: Request, *, stored: bool = False) -> Prepared:
 
 
 def _prepare(request: Request, *, stored: bool) -> Prepared:
-    key = _key(request)
-    env = os.environ if request.env_source is None else dict(request.env_source)
     if not stored:
-        warm = _recall(key, env)
-        if warm is not None:
-            return _with_argv(warm, request)
+        warm = guess(request)
+        if warm is not None and warm.holds():
+            return warm.prepared
     from stockade.rules.settings import load_settings
 
     settings = load_settings(request)
@@ -87,7 +93,7 @@ def _prepare(request: Request, *, stored: bool) -> Prepared:
     # And a program that was proven is proven at each start.
     lasting = not settings.looked.fresh and prepared.resolved.caller != "first_party"
     if not stored and prepared.compiled is not None and lasting:
-        _remember(key, prepared, settings.looked)
+        _remember(_key(request), prepared, settings.looked)
     return prepared
 
 
@@ -96,7 +102,7 @@ def decide_only(request: Request, host: HostFacts | None = None) -> Decision:
     from stockade.decision import decide
     from stockade.host.active import active
     from stockade.host.probe import facts_at
-    from stockade.host.within import standpoint
+    from stockade.host.standpoint import standpoint
     from stockade.rules.resolve import resolve
 
     resolved, place = resolve(request), active()
@@ -137,7 +143,7 @@ def _compiled(request: Request, settings: Settings, *, stored: bool = False, mak
     from stockade.decision import decide
     from stockade.host.active import active
     from stockade.host.probe import facts_at
-    from stockade.host.within import standpoint
+    from stockade.host.standpoint import standpoint
     from stockade.plan.compile import compile_plan
     from stockade.plan.inputs import write_paths
     from stockade.rules.resolve import resolve
@@ -227,7 +233,7 @@ def make_state_home(resolved: Resolved) -> None:
 def _key(request: Request) -> Key:
     """Two commands of one program share a plan: what picks a profile, the switches and where our files are matter."""
     argv = request.argv[:3 if request.argv[1:2] == ("-m",) else 1]
-    return replace(request, argv=argv), tuple(map(os.environ.get, OUR_VARIABLES))
+    return argv, values(request, but="argv"), tuple(map(os.environ.get, OUR_VARIABLES))
 
 
 def _with_argv(warm: Prepared, request: Request) -> Prepared:
@@ -239,13 +245,16 @@ def _with_argv(warm: Prepared, request: Request) -> Prepared:
     return replace(warm, request=request, compiled=compiled)
 
 
-def _recall(key: Key, env: Any) -> Prepared | None:
+def guess(request: Request) -> Guess | None:
+    """Return what an equal request was given before; nothing may start from it before ``holds`` said so."""
     with _lock:
-        entry = _remembered.get(key)
+        entry = _remembered.get(_key(request))
     if entry is None:
         return None
     prepared, witness, looked = entry
-    return prepared if looked.still_true(env) and witness.still_true(env) and _still_best(prepared) else None
+    env = os.environ if request.env_source is None else dict(request.env_source)
+    return Guess(prepared=_with_argv(prepared, request),
+                 holds=lambda: looked.still_true(env) and witness.still_true(env) and _still_best(prepared))
 
 
 def _still_best(prepared: Prepared) -> bool:

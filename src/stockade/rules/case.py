@@ -7,7 +7,6 @@ Read next: ``stockade.decision`` (the rows).
 
 from __future__ import annotations
 
-from stockade.errors import CODES
 from stockade.frozen import dataclass
 from stockade.light import Iterable
 from stockade.rules.answer import Decision
@@ -171,6 +170,8 @@ class Case:
     def refuse(self, code: str, *reasons: str, missing: tuple[str, ...] = (), remedy: str = "",
                transient: bool = False) -> Decision:
         """Return a refusal; the remedy is that of the code where the host has none of its own."""
+        from stockade.codes import CODES
+
         return self.answer("refuse", code=code, missing=missing, remedy=remedy or CODES[code].hint, transient=transient,
                            reasons=(f"tier {self.tier}: {reasons[0]}", *reasons[1:]))
 

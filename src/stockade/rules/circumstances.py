@@ -57,7 +57,7 @@ class BackendVerdict:
 
 
 class Place(Protocol):
-    """Where the calling process is, attested by the kernel (``stockade.host.within``)."""
+    """Where the calling process is, attested by the kernel (``stockade.host.standpoint``)."""
 
     @property
     def where(self) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 RULES_DIR = os.path.dirname(os.path.abspath(__file__))
 COMPILED = os.path.join(RULES_DIR, "compiled.json")
-COMPILED_SCHEMA = "stockade.rules.v3"
+COMPILED_SCHEMA = "stockade.rules.v4"
 _HEAD, _TAIL = f'{{"schema":"{COMPILED_SCHEMA}",\n'.encode(), b'\n"end":null}\n'
 
 
@@ -33,17 +33,15 @@ class Entry(NamedTuple):
 
     A named tuple, not a record class: a start at guarded builds five hundred of them.
 
-    id: unique in its list. list: name of the list. why: what an attacker gains, or why it is safe.
-    source: where the fact comes from. kind: ``file``, ``dir``, ``any``, ``glob`` or ``var``.
+    id: unique in its list. list: name of the list. kind: ``file``, ``dir``, ``any``, ``glob`` or ``var``.
     path, pattern: relative to ``scope`` (home unless the list says otherwise); ``*`` matches inside
     one path component. env: variables that move or name it; base: what of the path lies below
-    that variable (empty: the variable names the object itself).
+    that variable (empty: the variable names the object itself). usual: names that a pattern stands for,
+    hidden also where nothing fits it yet.
     """
 
     id: str
     list: str
-    why: str
-    source: str
     name: str = ""
     path: str = ""
     paths: tuple[str, ...] = ()
@@ -54,7 +52,7 @@ class Entry(NamedTuple):
     env: tuple[str, ...] = ()
     base: str = ""
     keep: tuple[str, ...] = ()
-    examples: tuple[str, ...] = ()
+    usual: tuple[str, ...] = ()
     guard: bool = False
     nested: bool = False
     report: tuple[str, ...] = ()
@@ -71,8 +69,25 @@ class Entry(NamedTuple):
     generated: bool = False
     bin: tuple[str, ...] = ()
 
+    @property
+    def why(self) -> str:
+        """What an attacker gains, or why it is safe."""
+        return str(_texts(self.list)[self.id][0])
 
-DEFAULTS: Mapping[str, Any] = {**dict.fromkeys(("id", "list", "why", "source"), ""), **Entry._field_defaults}
+    @property
+    def source(self) -> str:
+        """Where the fact comes from."""
+        return str(_texts(self.list)[self.id][1])
+
+    @property
+    def examples(self) -> tuple[str, ...]:
+        """Names that the row stands for; where a start needs them, ``usual`` has them as well."""
+        return tuple(_texts(self.list)[self.id][2])
+
+
+DEFAULTS: Mapping[str, Any] = {**dict.fromkeys(("id", "list"), ""), **Entry._field_defaults}
+# Of each row, in a member of their own: for people and tests, and half of the bytes.
+TEXTS = ("why", "source", "examples")
 
 
 @memo(maxsize=1)
@@ -126,7 +141,7 @@ def _entries(name: str, columns: dict[str, list[Any]]) -> tuple[Entry, ...]:
             made.append(repeat(name if field == "list" else default, count))
         else:
             made.append(map(tuple, column) if type(default) is tuple else column)
-    return tuple(map(Entry._make, zip(*made, strict=True)))
+    return tuple(map(tuple.__new__, repeat(Entry), zip(*made, strict=True)))  # ``_make`` counts each once more
 
 
 @memo(maxsize=32)
@@ -140,6 +155,15 @@ def load_list(name: str) -> tuple[Entry, ...]:
         raise ConfigError("rules_invalid", f"list {name!r}: not in the compiled rules",
                           hint=nearest(name, list_names()))
     return _entries(name, columns)
+
+
+@memo(maxsize=32)
+def _texts(name: str) -> dict[str, tuple[Any, ...]]:
+    columns = _member(f"text/{name}") or {}
+    try:
+        return {row: tuple(texts) for row, *texts in zip(*(columns[key] for key in ("id", *TEXTS)), strict=True)}
+    except (KeyError, TypeError, ValueError) as err:
+        raise ConfigError("rules_invalid", f"rules in {COMPILED!r}: the texts of {name!r} cannot be read") from err
 
 
 def list_names() -> tuple[str, ...]:

@@ -104,14 +104,15 @@ def build_request(args: Sequence[str | bytes | os.PathLike[str]], **options: Any
     env_source = _pairs("env", options.get("env")) if options.get("env") is not None else None
     home = _home(env_source)
     cwd = check_cwd(options.get("cwd"), home)
-    fields: dict[str, Any] = {
-        name: tuple(absolute(name, item, cwd, home) for item in items(options.get(name)))
-        for name in ("read", "write", "hide")
-    }
-    written = [joined(name, item, cwd, home) for name in ("read", "write") for item in items(options.get(name))]
-    pairs = zip((*fields["read"], *fields["write"]), written, strict=True)
-    fields["spelled"] = tuple((path, text) for path, text in pairs if path != os.path.normpath(text))
-    fields.update({name: check(options.get(name)) for name, check in _CHECKS.items()})
+    fields: dict[str, Any] = {name: check(options.get(name)) for name, check in _CHECKS.items()}
+    spelled: list[tuple[str, str]] = []
+    for name in ("read", "write", "hide"):
+        given = items(options.get(name))
+        fields[name] = tuple([absolute(name, item, cwd, home) for item in given])
+        if name != "hide":
+            pairs = zip(fields[name], [joined(name, item, cwd, home) for item in given], strict=True)
+            spelled += [(path, text) for path, text in pairs if path != os.path.normpath(text)]
+    fields["spelled"] = tuple(spelled)
     return Request(
         argv=argv, cwd=cwd, cwd_named=options.get("cwd") is not None, env_source=env_source, **fields,
         profiles=tuple(_profile_name(item, cwd, home) for item in items(options.get("profile"))),

@@ -17,7 +17,8 @@ from typing import Any
 from stockade.errors import ConfigError, nearest
 from stockade.frozen import dataclass
 from stockade.light import Mapping, MappingProxyType
-from stockade.rules.load import COMPILED_SCHEMA, DEFAULTS
+from stockade.rules.load import COMPILED_SCHEMA, DEFAULTS, TEXTS
+from stockade.rules.match import is_pattern
 from stockade.rules.promises import PROMISE_IDS
 from stockade.rules.tiers import Caller, Tier
 
@@ -101,11 +102,16 @@ def compile_rules(rules_dir: str) -> str:
     lists = {name: _compile_list(os.path.join(rules_dir, f"{name}.toml"), shape)
              for name, shape in sorted(_SHAPES.items())}
     _merge_waives(lists)
+    for row in lists["credentials"]:
+        if row.get("kind") == "glob":
+            row["usual"] = row.get("examples", [])
     profile_dir = os.path.join(rules_dir, "profiles")
     profiles = {name[:-5]: _compile_profile(os.path.join(profile_dir, name))
                 for name in sorted(os.listdir(profile_dir)) if name.endswith(".toml")}
     members = [f'{{"schema":"{COMPILED_SCHEMA}",', _member("index", _index(lists, profiles))]
     members += [_member(f"list/{name}", _columns(rows)) for name, rows in lists.items()]
+    members += [_member(f"text/{name}", {key: [row.get(key, []) for row in rows] for key in ("id", *TEXTS)})
+                for name, rows in lists.items()]
     members += [_member(f"profile/{name}", profile) for name, profile in profiles.items()]
     return "\n".join([*members, '"end":null}', ""])
 
@@ -125,7 +131,7 @@ def _index(lists: Mapping[str, object], profiles: Mapping[str, dict[str, Any]]) 
 
 def _columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
     """Turn rows into columns: the loader makes its tuples of whole columns, not key by key."""
-    names = {key for row in rows for key in row}
+    names = {key for row in rows for key in row if key not in TEXTS}
     return {name: [row.get(name, _blank(name)) for row in rows] for name in names}
 
 
@@ -219,6 +225,9 @@ def _check_values(path: str, name: str, row: dict[str, Any], shape: ListShape) -
     for field, allowed in (("klass", shape.klasses), ("scope", shape.scopes), ("kind", _KINDS)):
         if allowed and field in row and row[field] not in allowed:
             raise _bad(path, name, f"{field}: got {row[field]!r}, expected one of {sorted(allowed)}")
+    listed = shape.key == "path" and "examples" in shape.optional  # what a start goes through by kind
+    if listed and (row.get("kind") == "glob") != is_pattern(row["path"]):
+        raise _bad(path, name, f"kind: got {row.get('kind')!r}, expected glob for a pattern, and only for one")
     for promise in row.get("waives", ()):
         if promise not in PROMISE_IDS:
             raise _bad(path, name, f"waives: no promise {promise!r} ({nearest(promise, PROMISE_IDS)})")

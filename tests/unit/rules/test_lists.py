@@ -329,7 +329,7 @@ def test_a_damaged_compiled_file_is_an_error_not_an_empty_list(tmp_path: os.Path
     with open(load.COMPILED, encoding="utf-8") as stream:
         text = stream.read()
     target = os.path.join(tmp_path, "compiled.json")
-    for damaged in ("", text[: len(text) // 2], text.replace("rules.v3", "rules.v9", 1),
+    for damaged in ("", text[: len(text) // 2], text.replace("rules.v4", "rules.v9", 1),
                     text.replace('"kind":["dir",', '"kind":[', 1), text.replace('"kind":[', '"sort":[', 1)):
         with open(target, "w", encoding="utf-8") as stream:
             stream.write(damaged)
