@@ -129,6 +129,7 @@ FIELD_F = (
     _field("F.probe_agrees", "probe and run agree, also from another process", "KiroCrew 2652, 8747, 11073"),
     _field("F.where_am_i", "a box is known by kernel facts that nobody else makes; forged, copied and inherited marks are unknown or foreign", "decision, step 4; KiroCrew 277"),
     _field("F.probe_of_ones_own", "an answer found under a filter, in a namespace or below another root is given to nobody who is confined otherwise", "decision, step 5"),
+    _field("F.answer_taken_back", "a start that the kernel refuses against an answer of the probe drops it, says so, and the next one asks", "decision, step 5"),
     _field("F.check_agrees", "what check says of a path is what the kernel answers in the box, for every mode and tier", "design, 14.5"),
     _field("F.open_stays_inside", "open returns what the box would use under that name, also while names are swapped", "design, 14.6"),
     _field("F.missing_sandbox_is_named", "a missing launcher is said plainly and never reads as a missing command", "KiroCrew 638"),

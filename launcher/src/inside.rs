@@ -2,7 +2,7 @@
 //!
 //! Owns bounded, never blocking reading: at most 64 connections, 8 KB a message,
 //! one budget of messages and bytes for the box; a connection that goes over it
-//! is closed and counted. P0 stamps run id and `origin: inside`, so nothing inside can write a
+//! is closed and counted, and so are those that have stayed when others wait. P0 stamps run id and `origin: inside`, so nothing inside can write a
 //! record that looks as if it came from outside. A message that asks for a box inside this one
 //! takes its connection along (nested.rs).
 
@@ -13,6 +13,8 @@ use crate::nested::request::MAGIC;
 use crate::nested::wire;
 
 const CONNECTIONS_MAX: usize = 64;
+/// How long a connection may stand in the way of others, whatever it says: who asks for a box does so at once.
+const STAY: Duration = Duration::from_secs(1);
 const MESSAGE_MAX_BYTES: usize = 8 << 10;
 /// For the whole box: connections are free, so a budget of their own would be none.
 const RATE_PER_SECOND: u32 = 100;
@@ -58,15 +60,23 @@ impl Budget {
     }
 }
 
+struct Connection {
+    fd: OwnedFd,
+    since: Instant,
+}
+
 #[derive(Default)]
 pub struct Inside {
     listener: Option<OwnedFd>,
-    connections: Vec<OwnedFd>,
+    /// In the order in which they came.
+    connections: Vec<Connection>,
     budget: Budget,
     pub received: u64,
     pub asked: Vec<Asked>,
     /// Connections that were closed for saying too much.
     pub closed: u64,
+    /// Those that were closed because others waited.
+    pub crowded: u64,
 }
 
 impl Inside {
@@ -77,21 +87,30 @@ impl Inside {
     /// Every descriptor to wait for.
     pub fn descriptors(&self) -> impl Iterator<Item = RawFd> + '_ {
         // A full house waits in the backlog; not polling the listener keeps us from spinning.
-        let listener = self.listener.as_ref().filter(|_| self.connections.len() < CONNECTIONS_MAX);
-        listener.map(|l| l.as_raw_fd()).into_iter().chain(self.connections.iter().map(|fd| fd.as_raw_fd()))
+        let listener = self.listener.as_ref().filter(|_| !self.full());
+        listener.map(|l| l.as_raw_fd()).into_iter().chain(self.connections.iter().map(|c| c.fd.as_raw_fd()))
+    }
+
+    fn full(&self) -> bool {
+        self.connections.len() >= CONNECTIONS_MAX
+    }
+
+    /// When `serve` has to make room, if nothing happens before.
+    pub fn until(&self) -> Option<Instant> {
+        self.connections.first().filter(|_| self.full()).map(|oldest| oldest.since + STAY)
     }
 
     /// Takes what is there; each message goes to `record`.
     pub fn serve(&mut self, mut record: impl FnMut(&[u8])) {
         self.accept();
         let Inside { connections, budget, received, closed, asked, .. } = self;
-        let served = std::mem::take(connections).into_iter().filter_map(|fd| {
+        let served = std::mem::take(connections).into_iter().filter_map(|Connection { fd, since }| {
             let end = read(&fd, budget, &mut |message| {
                 *received += 1;
                 record(message);
             });
             match end {
-                End::Open => return Some(fd),
+                End::Open => return Some(Connection { fd, since }),
                 End::Closed => {}
                 End::TooMuch(mut fds) => {
                     *closed += 1;
@@ -103,19 +122,30 @@ impl Inside {
             None
         });
         *connections = served.collect();
+        self.make_room();
+    }
+
+    /// What they had said is read.
+    fn make_room(&mut self) {
+        if self.full() {
+            let stayed = self.connections.iter().take_while(|c| c.since.elapsed() >= STAY).count();
+            self.crowded += stayed as u64;
+            wire::discard(self.connections.drain(..stayed).map(|c| c.fd).collect());
+        }
     }
 
     fn accept(&mut self) {
-        let Some(listener) = &self.listener else { return };
-        while self.connections.len() < CONNECTIONS_MAX {
+        let Some(listener) = self.listener.as_ref().map(AsRawFd::as_raw_fd) else { return };
+        while !self.full() {
             let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
             // SAFETY: null address pointers ask for no address.
-            let fd = unsafe { libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) };
+            let fd = unsafe { libc::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), flags) };
             if fd < 0 {
                 return;
             }
             // SAFETY: the kernel just gave us this descriptor.
-            self.connections.push(unsafe { OwnedFd::from_raw_fd(fd) });
+            let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+            self.connections.push(Connection { fd, since: Instant::now() });
         }
     }
 }
@@ -157,6 +187,25 @@ fn read(fd: &OwnedFd, budget: &mut Budget, record: &mut impl FnMut(&[u8])) -> En
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_full_house_makes_room_for_others_after_a_while_and_a_house_with_room_sends_nobody_away() {
+        let pairs: Vec<_> = (0..CONNECTIONS_MAX).map(|_| wire::pair().expect("sockets")).collect();
+        let (mut here, ends): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+        let long_ago = Instant::now().checked_sub(STAY).expect("a clock that has run for a second");
+        let mut inside = Inside::default();
+        let last = here.pop().expect("one");
+        inside.connections = here.into_iter().map(|fd| Connection { fd, since: long_ago }).collect();
+        inside.serve(|_| ());
+        assert_eq!((inside.connections.len(), inside.until()), (CONNECTIONS_MAX - 1, None));
+        inside.connections.push(Connection { fd: last, since: Instant::now() + STAY });
+        assert_eq!(inside.until(), Some(long_ago + STAY));
+        wire::send(ends[0].as_raw_fd(), b"heard", &[], false).expect("room");
+        let mut heard = vec![];
+        inside.serve(|said| heard.push(said.to_vec()));
+        assert_eq!((inside.connections.len(), inside.crowded), (1, CONNECTIONS_MAX as u64 - 1));
+        assert_eq!((heard, inside.until()), (vec![b"heard".to_vec()], None));
+    }
 
     #[test]
     fn a_second_and_a_life_have_a_budget_however_many_connections() {

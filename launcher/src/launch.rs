@@ -20,7 +20,7 @@ use crate::steps::mounts::Prepared;
 use crate::steps::{caps, limits, userns};
 use crate::supervise::Supervisor;
 use crate::terminal::Terminal;
-use crate::{alone, clock, control, ending, look, processors, stores, sys, ulid, version};
+use crate::{alone, answers, clock, control, ending, look, processors, stores, sys, ulid, version};
 
 const NAMESPACES: i32 = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
@@ -67,7 +67,7 @@ pub fn main(words: &[&CStr], block: Block) -> i32 {
         Ok(code) => code,
         Err(refusal) => {
             clock::stop();
-            out.refuse(&refusal)
+            out.refuse(&answers::taken_back(refusal, args.state_home.as_deref()))
         }
     }
 }

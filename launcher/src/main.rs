@@ -10,6 +10,7 @@
 #![cfg_attr(test, allow(dead_code, unused_imports))]
 
 mod alone;
+mod answers;
 mod appear;
 mod args;
 #[cfg(test)]

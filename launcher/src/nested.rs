@@ -29,6 +29,7 @@ use crate::inside::Asked;
 use crate::receipts::Out;
 use crate::report::{self, Refusal, Report};
 use crate::session::{split_item, Block, Given, Session};
+use crate::steps::limits;
 use crate::supervise::Supervisor;
 use crate::{persist, plan, sys, ulid};
 
@@ -44,6 +45,7 @@ const RECORD_MAX_BYTES: usize = 128 << 10;
 /// plan, request, standard input, output and error.
 const FIXED: usize = 5;
 const END_ROOM: Duration = Duration::from_secs(2);
+const ENDING: &str = "got the end of its command, expected a box that goes on";
 
 /// What the supervisor of an inner box has besides the plan and the request.
 pub struct Inner {
@@ -128,7 +130,7 @@ impl Nests {
     /// The box has ended: what is inside ends by itself, and within a time.
     pub fn finish(&mut self) -> Vec<Vec<u8>> {
         let (mut records, until) = (vec![], Instant::now() + END_ROOM);
-        let gone = Refusal::new("nest_busy", "box").detail("it is about to end");
+        let gone = Refusal::new("nest_busy", "box").detail(ENDING);
         std::mem::take(&mut self.waiting).into_iter().for_each(|asked| refuse(asked, &gone));
         while !self.live.is_empty() {
             let left = until.saturating_duration_since(Instant::now());
@@ -158,11 +160,18 @@ fn drain(uplink: &OwnedFd, records: &mut Vec<Vec<u8>>) -> bool {
     true
 }
 
+/// Why there is no box for one more.
+fn busy(box_: &Supervisor) -> Option<String> {
+    let live = box_.nests.live.len();
+    let full = || (live >= MAX_LIVE).then(|| format!("got {live} boxes in it, expected fewer than {MAX_LIVE}"));
+    box_.status.map(|_| ENDING.to_string()).or_else(full)
+}
+
 /// Starts a supervisor for each who waits.
 pub fn serve(session: &Session, box_: &mut Supervisor, out: &Out, block: &Block) {
     for asked in std::mem::take(&mut box_.nests.waiting) {
-        if box_.nests.live.len() >= MAX_LIVE || box_.status.is_some() {
-            refuse(asked, &Refusal::new("nest_busy", "box").detail("it is full, or about to end"));
+        if let Some(why) = busy(box_) {
+            refuse(asked, &Refusal::new("nest_busy", "box").detail(why));
             continue;
         }
         let (uplink, theirs) = match wire::pair() {
@@ -245,7 +254,7 @@ fn tied(parent: libc::pid_t) -> Result<(), Refusal> {
     // SAFETY: takes no pointer.
     match unsafe { libc::getppid() } == parent {
         true => Ok(()),
-        false => Err(Refusal::new("caller_gone", "supervisor")),
+        false => Err(Refusal::new("caller_gone", "supervisor").detail("got its end, expected one that lives")),
     }
 }
 
@@ -267,7 +276,8 @@ impl Held {
         let fail = |e: io::Error| Refusal::new("fds_denied", "descriptors").io(&e);
         let lent = from.box_.nests.lent.as_deref().unwrap_or_default();
         if lent.len() != crate::control::SPACES.len() {
-            return Err(Refusal::new("namespace_denied", "box").detail("its namespaces could not be had"));
+            let why = format!("got {} of its namespaces, expected {}", lent.len(), crate::control::SPACES.len());
+            return Err(Refusal::new("namespace_denied", "box").detail(why));
         }
         let proc = match &from.session.inner {
             Some(inner) => own(inner.proc.as_raw_fd()),
@@ -293,13 +303,16 @@ impl Held {
     }
 
     fn run(&mut self, from: &From, out: &mut Out, block: Block) -> Result<i32, Refusal> {
-        let invalid = |why: &str| Refusal::new("nest_invalid", "request").detail(why);
-        if self.given.len() < FIXED {
-            return Err(invalid("too few descriptors"));
+        let given = self.given.len();
+        let invalid = |why: String| Refusal::new("nest_invalid", "request").detail(why);
+        if given < FIXED {
+            return Err(invalid(format!("got {given} descriptors, expected at least {FIXED}")));
         }
-        let request = request::parse(&read_sealed(&self.given[1])?).ok_or_else(|| invalid("not of this version"))?;
-        if self.given.len() != FIXED + usize::from(request.report) + request.kept.len() {
-            return Err(invalid("other descriptors than it names"));
+        let other = || invalid("got bytes of another form, expected those of this version".to_string());
+        let request = request::parse(&read_sealed(&self.given[1])?).ok_or_else(other)?;
+        let named = FIXED + usize::from(request.report) + request.kept.len();
+        if given != named {
+            return Err(invalid(format!("got {given} descriptors, expected the {named} that it names")));
         }
         let report = self.place(&request)?;
         out.run_id = ulid::ulid().map_err(|e| Refusal::new("resource", "random bytes").io(&e))?;
@@ -309,7 +322,7 @@ impl Held {
         let first = from.session.inner.is_none();
         births::join_user(&self.spaces[0], first, ring.shifted)?;
         tied_again()?;
-        let user = births::user_space(&self.proc)?;
+        let user = limits::while_processes(ring.processes, || births::user_space(&self.proc))??;
         births::join(&self.spaces[1], libc::CLONE_NEWNS)?;
         // That of the host is nobody's to join, and where we are.
         if !births::is_ours(&self.proc, &self.spaces[3], "net")? {
@@ -386,12 +399,13 @@ fn read_sealed(fd: &OwnedFd) -> Result<Vec<u8>, Refusal> {
     use std::io::Read;
     let fail = |e: io::Error| Refusal::new("nest_invalid", "request").io(&e);
     if !plan::is_sealed(fd.as_raw_fd()) {
-        return Err(Refusal::new("nest_invalid", "request").detail("got a descriptor that is no sealed memfd"));
+        return Err(Refusal::new("nest_invalid", "request").detail("got another descriptor, expected a sealed memfd"));
     }
     let file = File::from(fd.try_clone().map_err(fail)?);
     let size = file.metadata().map_err(fail)?.len();
     if size > request::MAX_BYTES as u64 {
-        return Err(Refusal::new("nest_invalid", "request").detail(format!("got {size} bytes")));
+        return Err(Refusal::new("nest_invalid", "request")
+            .detail(format!("got {size} bytes, expected {} at most", request::MAX_BYTES)));
     }
     let mut bytes = Vec::with_capacity(size as usize);
     sys::FromStart::of(&file).take(size).read_to_end(&mut bytes).map_err(fail)?;
@@ -402,7 +416,8 @@ fn read_sealed(fd: &OwnedFd) -> Result<Vec<u8>, Refusal> {
 fn start(request: Request, plan_fd: OwnedFd, inner: Inner, out: &Out, block: Block) -> Result<i32, Refusal> {
     use std::os::fd::IntoRawFd;
     let strings = |items: Vec<Vec<u8>>| items.into_iter().map(CString::new).collect::<Result<Vec<_>, _>>();
-    let argv = strings(request.argv).map_err(|_| Refusal::new("nest_invalid", "argv"))?;
+    let argv =
+        strings(request.argv).map_err(|_| Refusal::new("nest_invalid", "argv").detail("got a NUL, expected none"))?;
     let args = Args {
         plan_fd: Some(plan_fd.into_raw_fd()),
         binds: request.binds,
@@ -420,7 +435,9 @@ fn start(request: Request, plan_fd: OwnedFd, inner: Inner, out: &Out, block: Blo
     let session = Session::open(&args, Some(inner), |_| Ok(given), out)?;
     if session.loaded.plan.fds != request.kept {
         // Another number would be one of ours.
-        return Err(Refusal::new("fds_denied", "descriptors").detail("got others in the plan than in the request"));
+        let why =
+            format!("got {:?} in the plan, expected those of the request, {:?}", session.loaded.plan.fds, request.kept);
+        return Err(Refusal::new("fds_denied", "descriptors").detail(why));
     }
     session.start(start, out, &args, &block)
 }

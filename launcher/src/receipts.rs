@@ -138,7 +138,10 @@ impl Session {
             net: self.net().to_string(),
             env_kept: self.env.kept.clone(),
             env_dropped: self.env.dropped.clone(),
-            limits: limits::notes(&plan.limits, plan.backend),
+            limits: match self.around() {
+                Some(ring) => limits::notes_inside(&ring.in_force(&plan.limits), plan.backend),
+                None => limits::notes(&plan.limits, plan.backend),
+            },
             argv0: report::show(args.argv[0].to_bytes()),
             cwd: self.cwd.clone(),
             supervisor: report::Supervisor { pid: std::process::id() as i32, start_ticks: start_ticks() },
@@ -194,6 +197,9 @@ impl Session {
         let mut said = [std::mem::take(&mut box_.degraded), lost].concat();
         if box_.inside.closed > 0 {
             said.push(format!("inside: {} connections closed for saying too much", box_.inside.closed));
+        }
+        if box_.inside.crowded > 0 {
+            said.push(format!("inside: {} connections closed to let others in", box_.inside.crowded));
         }
         // Last: of these the box chooses how many there are.
         said.extend(settled.degraded.into_iter().chain(compared.degraded));

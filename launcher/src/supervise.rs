@@ -131,7 +131,8 @@ impl Supervisor {
         let link = if self.ended.is_some() { -1 } else { self.link.unwrap_or(-1) };
         let mut fds = vec![poll(self.signals.as_raw_fd()), poll(control), poll(errors), poll(caller), poll(link)];
         fds.extend(self.inside.descriptors().chain(self.nests.descriptors()).map(poll));
-        let left = self.deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        let next = [self.deadline, self.inside.until()].into_iter().flatten().min();
+        let left = next.map(|at| at.saturating_duration_since(Instant::now()));
         // Rounded up: waking a moment early would spin.
         let timeout = left.map_or(-1, |left| (left + Duration::from_micros(999)).as_millis().min(1 << 30) as i32);
         // SAFETY: the array lives through the call.
@@ -143,7 +144,8 @@ impl Supervisor {
             errors: got(2),
             caller: got(3),
             link: got(4),
-            inside: fds[5..].iter().any(|fd| fd.revents != 0),
+            inside: fds[5..].iter().any(|fd| fd.revents != 0)
+                || self.inside.until().is_some_and(|at| Instant::now() >= at),
         }
     }
 

@@ -60,7 +60,7 @@ def decide(where: Place, host: Host, request: Resolved) -> Decision:
 
     Args: where: step 4; host: step 5; request: steps 1-3, with the floor applied.
     """
-    case = Case(where, host, request)
+    case = Case(place=where, host=host, request=request)
     passed: list[tuple[str, str]] = []
     for item in ROWS:
         found = item.ask(case)
@@ -198,7 +198,8 @@ def _broker(case: Case) -> Answer:
 
 
 @row("a box of known tier below the tier", "–", "`accept` covers every missing promise; no floor above the box",
-     "`passthrough`, `downgraded`; the environment delta is applied; a warning on every call")
+     "`passthrough`, `downgraded`: the network, limits and grants of the box hold, not those of the request; the "
+     "environment delta is applied; a warning on every call names what is kept and what is not")
 def _accept(case: Case) -> Answer:
     blocked = _cannot_serve(case) or ("" if case.below() and case.active is not None else
                                       "only in a box of known tier below the tier")
@@ -207,7 +208,7 @@ def _accept(case: Case) -> Answer:
     open_ = case.refused_of(case.missing_inside(), case.active or Tier.off)
     if open_ or case.request.policy.min_tier > (case.active or Tier.off):
         return f"nobody accepts to lose {', '.join(open_)}" if open_ else "policy sets a floor above the box"
-    return case.through(f"{case.around()} does not keep {', '.join(case.added())}, which the caller accepts",
+    return case.through(f"{case.kept_inside()}, which the caller accepts",
                         "the environment of the caller can be read in /proc",
                         *((case.beyond(),) if case.place.wider else ()))
 

@@ -13,7 +13,6 @@ import sys
 from typing import Any
 
 from stockade.codes import CODES
-from stockade.decision import BackendVerdict
 from stockade.errors import Error, LaunchFailed, Refused
 from stockade.frozen import dataclass
 from stockade.host.active import Active, active
@@ -24,6 +23,7 @@ from stockade.paths import StateHome
 from stockade.process import _exec, tmpdisk
 from stockade.process.prepare import alone, launch_of
 from stockade.process.receipt import Receipt
+from stockade.rules.circumstances import BackendVerdict
 from stockade.rules.promises import required
 from stockade.rules.request import build_request
 from stockade.rules.settings import load_settings

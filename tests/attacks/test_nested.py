@@ -254,6 +254,59 @@ def test_a_plan_from_inside_has_no_more_memory_and_no_more_of_proc_than_the_box_
     assert opened == "1", "the controls of the kernel stay covered"
 
 
+FORKS = """
+import os, signal
+made = []
+try:
+    for _ in range(60):
+        child = os.fork()
+        if not child:
+            signal.pause()
+        made.append(child)
+except BlockingIOError:
+    pass
+print(len(made))
+for child in made:
+    os.kill(child, signal.SIGKILL)
+"""
+
+
+@requirement("nest.only_narrows")
+def test_a_process_limit_holds_for_a_box_and_all_that_lives_inside_it_together(actor: Actor) -> None:
+    idle = {"do": "plain", "argv": ["/bin/sh", "-c", "for one in 1 2 3 4 5 6 7 8; do sleep 60 >/dev/null 2>&1 </dev/null & done"]}
+    forks = {**inner(actor, ""), "argv": [PYTHON, "-I", "-c", FORKS]}
+    _, (free,) = asked(actor, [forks])
+    assert free["out"] == "60\n", free  # without a limit they are made
+    run, (alone, _, among) = asked(actor, [forks, idle, forks], limits={"processes": 30})
+    # Beside them live at least the one who asks, its client and the command.
+    assert 0 < int(alone["out"]) <= 27 and 0 < int(among["out"]) <= 19, (alone["out"], among["out"])
+    (row,) = [row for row in run.receipt["limits"] if row["name"] == "processes"]
+    assert (row["value"], row["exact"]) == (30, True), row
+
+
+@requirement("nest.only_narrows")
+def test_the_receipt_of_a_box_inside_says_the_limit_that_is_in_force_and_how_far_it_reaches(actor: Actor) -> None:
+    jobs = [inner(actor, "true", limits={"processes": most, "memory_bytes": 1 << 30}) for most in (90, 20)]
+    _, got = asked(actor, jobs, limits={"processes": 40, "files": 200, "memory_bytes": 500 << 20})
+    for one, most in zip(got, (40, 20), strict=True):
+        rows = {row["name"]: row for row in one["receipt"]["launch"]["limits"]}
+        assert {name: rows[name]["value"] for name in ("processes", "files", "memory_bytes")} == {
+            "processes": most, "files": 200, "memory_bytes": 500 << 20}, rows
+        assert not rows["processes"]["exact"] and "boxes inside" in rows["processes"]["mechanism"], rows
+
+
+@requirement("nest.hostile_requests")
+@pytest.mark.parametrize("talks", [False, True], ids=["silent", "talking"])
+def test_connections_that_ask_for_nothing_keep_nobody_from_asking(actor: Actor, *, talks: bool) -> None:
+    asks = inner(actor, "echo works")
+    run, (few, alone, more, beside) = asked(actor, [{"do": "crowd", "times": 10, "talks": talks}, asks,
+                                                    {"do": "crowd", "times": 70, "talks": False}, asks])
+    assert (few, more) == (10, 80), "more than the supervisor holds at once"
+    # Without an answer in time the run has ended before this line.
+    assert (alone["out"], beside["out"]) == ("works\n", "works\n"), (alone, beside)
+    assert any("to let others in" in word for word in run.receipt["end"]["degraded"]), run.receipt["end"]
+
+
 WRITES = """
 import os, sys, time
 open("ready", "w").close()

@@ -7,6 +7,7 @@ input and prints one JSON answer; ``lib`` is where the package lies.
 from __future__ import annotations
 
 import array
+import contextlib
 import fcntl
 import json
 import os
@@ -14,6 +15,8 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
+import time
 from typing import Any
 
 SOCKET = "/run/stockade/box.sock"
@@ -130,6 +133,26 @@ def flood(job: dict[str, Any]) -> list[str]:
     return sorted({answer(link) for link in links})
 
 
+CROWD: list[socket.socket] = []
+
+
+def crowd(job: dict[str, Any]) -> int:
+    """Open many connections, keep them, and ask for nothing; how many there are. Some say a little, again and again."""
+    for _ in range(job["times"]):
+        CROWD.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        CROWD[-1].connect(SOCKET)
+
+    def chat() -> None:
+        while True:
+            for link in CROWD:
+                with contextlib.suppress(OSError):
+                    link.send(b"x", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            time.sleep(1)  # as much as a box may say in a second
+    if job["talks"]:
+        threading.Thread(target=chat, daemon=True).start()
+    return len(CROWD)
+
+
 def deep(rest: int, plan: str, launcher: str) -> int:
     """Ask for one box in another, as often as is said; the innermost counts what is around it."""
     if rest == 0:
@@ -147,7 +170,7 @@ def main() -> None:
         raise SystemExit(deep(int(sys.argv[2]), sys.argv[3], sys.argv[4]))
     jobs = json.load(sys.stdin)
     sys.path.insert(0, jobs["lib"])
-    does = {"raw": raw, "told": told, "run": run, "plain": plain, "killed": killed, "left": left, "flood": flood}
+    does = {"raw": raw, "told": told, "run": run, "plain": plain, "killed": killed, "left": left, "flood": flood, "crowd": crowd}
     print(json.dumps([does[job["do"]](job) for job in jobs["jobs"]]))
 
 

@@ -405,6 +405,47 @@ def test_the_next_start_does_not_ask_the_host_again_and_no_answer_leaves_its_fil
             user.remove(f"{user.home}/{name}")
 
 
+IN_ONE_PROCESS = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import stockade
+from stockade.cli import main
+
+def limit(most):
+    with open("/proc/sys/user/max_user_namespaces", "w") as stream:
+        stream.write(str(most))
+
+def start():
+    try:
+        return stockade.run(["true"], tier="standard", caller="operator", cwd=sys.argv[2]).receipt.backend
+    except stockade.Refused as error:
+        return error.code
+
+said = [start(), start()]
+limit(0)  # the plan is compiled, and the answer behind it holds no more
+said += [start(), start(), start()]
+limit(1000)
+said += [start()]
+stdout, sys.stdout = sys.stdout, sys.stderr
+main(["doctor"])
+sys.stdout = stdout
+said += [start(), start()]
+print(json.dumps(said))
+"""
+
+
+@requirement("F.answer_taken_back", "alone.kept")
+def test_a_process_that_goes_on_follows_what_its_host_allows(user: Actor, place: str) -> None:
+    state = f"{user.home}/alone-state"
+    mine = ["/usr/bin/unshare", "--user", f"--map-user={user.uid}", f"--map-group={user.gid}", "--keep-caps", "--"]
+    try:
+        done = user.call([*mine, PYTHON, "-I", "-B", "-c", IN_ONE_PROCESS, str(user.stage.lib), place], env=environment(user, STOCKADE_HOME=state))
+        assert done.returncode == 0, done.stderr.decode()
+        assert json.loads(done.stdout) == ["namespaces", "namespaces", "userns_denied", "landlock", "landlock", "landlock", "namespaces", "namespaces"]
+    finally:
+        user.remove(state)
+
+
 @requirement("alone.chosen", "F.check_agrees")
 @pytest.mark.parametrize("tier", ["standard", "guarded", "strict"])
 def test_check_answers_as_the_box_does(user: Actor, place: str, tier: str) -> None:

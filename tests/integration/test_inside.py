@@ -90,6 +90,16 @@ def test_a_higher_tier_runs_nothing_without_a_word_and_says_so_with_one(actor: A
     assert refused[0]["code"] == "tier_unreachable" and not actor.host(f"{actor.workspace}/ran").exists()
 
 
+@requirement("decision.inside")
+def test_a_tier_that_is_accepted_names_the_limits_and_the_network_that_do_not_hold_either(actor: Actor) -> None:
+    wanted = {"tier": "strict", "accept": ["standard"], "net": "none", "limits": {"processes": 50}}
+    (got,), _ = inside(actor, "standard", (["true"], wanted), nests=False, net="host")
+    assert (got["row"], got["net"], got["limits"]) == ("D11", "host", []) and {"net.policy", "limits"} <= set(got["missing"]), got
+    assert [name for name in got["missing"] if name not in got["warned"][0]] == [] and "standard promises but env.secrets" in got["warned"][0]
+    (kept,), _ = inside(actor, "standard", (["true"], wanted), nests=False, net="none", limits={"processes": 50})
+    assert not {"net.policy", "limits"} & set(kept["missing"]) and "net.policy" not in kept["warned"][0], kept
+
+
 @requirement("nest.strict_in_standard")
 def test_a_higher_tier_is_a_narrower_box_also_where_less_is_accepted(actor: Actor) -> None:
     secret = actor.put(f"{actor.home}/diary.txt", "dear-diary\n")

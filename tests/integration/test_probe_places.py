@@ -9,7 +9,9 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from requirements import requirement
+from support import alone
 from support.actors import PYTHON, Actor
+from support.cli import environment, stockade
 from support.where import filtered, own
 
 NO_MOUNTS = ["move_mount:EPERM", "--"]
@@ -88,7 +90,7 @@ def confined():
 thread = threading.Thread(target=confined)
 thread.start()
 thread.join()
-print(json.dumps([warm is first, theirs[0] is first, theirs[0].standing.no_new_privs, probe.host_facts(state) is first]))
+print(json.dumps([warm is first, theirs[0] is first, theirs[0].standing.no_new_privs, probe.host_facts(state) == first]))
 """
 
 
@@ -110,3 +112,30 @@ def test_answers_of_several_callers_are_kept_beside_each_other(actor: Actor, kep
     for before in places:
         assert actor.run(["true"], tier="standard", before=before, env=kept).code is None
     assert path.stat().st_ino == written, "nobody had to ask again"
+
+
+def told(actor: Actor, way: str, kept: dict[str, str], before: list[str]) -> tuple[str, str]:
+    """Start a command at standard; the code of its refusal and what was said of it (backend or error)."""
+    if way == "api":
+        run = actor.run(["true"], tier="standard", before=before, env=kept)
+        return ("", run.receipt["backend"]) if run.refused is None else (str(run.code), run.refused["text"])
+    # Without a terminal and a receipt no Python stays to read what the launcher said.
+    said = stockade(actor, "run", "--tier", "standard", "true", before=before, env=environment(actor, **kept))
+    return ("", said.err) if said.status == 0 else (said.err.split(":")[2].strip(), said.err)
+
+
+@requirement("F.probe_of_ones_own", "F.answer_taken_back")
+@pytest.mark.parametrize("way", ["api", "line"])
+def test_an_answer_that_the_kernel_does_not_bear_out_is_forgotten_and_the_refusal_says_so(actor: Actor, kept: dict[str, str], way: str) -> None:
+    # As many filters as the other caller has, none of which denies anything: they have one key.
+    allowed, denied = [*filtered(actor) * 3], alone.filtered(actor)
+    for _ in range(2):  # the first start of all makes the state home
+        assert told(actor, way, kept, allowed)[0] == ""
+    path = actor.host(f"{kept['STOCKADE_HOME']}/host-probe.json")
+    assert len(json.loads(path.read_text())["answers"]) == 1
+    code, words = told(actor, way, kept, denied)
+    assert code == "userns_denied" and "next start asks" in words and not path.exists(), words
+    code, words = told(actor, way, kept, denied)
+    assert code == ("foreign_sandbox" if actor.is_root else ""), words
+    assert actor.is_root or way == "line" or words == "landlock"
+    assert told(actor, way, kept, allowed)[0] == ""

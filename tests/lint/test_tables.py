@@ -10,7 +10,10 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 from stockade.codes import CODES
+from stockade.host.answers import OF_THE_HOST
 from stockade.rules.promises import FACTS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +51,9 @@ def python_words() -> set[str]:
 
 def rust_words() -> set[str]:
     """Every code that the launcher refuses with, as its own test finds them."""
-    text = "\n".join(path.read_text(encoding="utf-8") for path in LAUNCHER.rglob("*.rs")).replace(rust_table("report.rs", "pub const CODES"), "")
+    text = "\n".join(path.read_text(encoding="utf-8") for path in LAUNCHER.rglob("*.rs"))
+    for listed in (rust_table("report.rs", "pub const CODES"), rust_table("answers.rs", "const OF_THE_HOST")):
+        text = text.replace(listed, "")
     return set(re.findall(r'"(\w+)"', text))
 
 
@@ -73,3 +78,15 @@ def test_both_halves_know_the_same_facts() -> None:
     assert launcher == FACTS
     given = set(re.findall(r'"([a-z_]+)"', (LAUNCHER / "facts.rs").read_text(encoding="utf-8"))) - {"tmpfs", "overlay", "host"}
     assert launcher - given == set(), "facts that no launch proves"
+
+
+def test_both_halves_say_alike_which_refusals_take_an_answer_of_the_probe_back() -> None:
+    assert set(re.findall(r'"(\w+)"', rust_table("answers.rs", "const OF_THE_HOST"))) == OF_THE_HOST <= CODES.keys()
+
+
+@pytest.mark.parametrize("file", ["nested.rs", "nested/births.rs", "nested/client.rs"])
+def test_what_the_nest_service_refuses_says_what_it_got_and_what_it_expected(file: str) -> None:
+    text = (LAUNCHER / file).read_text(encoding="utf-8")
+    said = re.findall(r'(?:detail|format!|invalid)\(\s*"([^"]*)"|const ENDING: &str = "([^"]*)"', text)
+    words = [one or other for one, other in said if not (one or other).startswith(("self/ns/", "{pid}", "{uid}", "{gid}", "{command}"))]
+    assert words and [word for word in words if not re.match(r"got .+, expected .+", word)] == []

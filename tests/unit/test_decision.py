@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stockade.decision import BackendVerdict, decide
+from stockade.rules.case import Case
 from stockade.rules.governance import Policy
 from stockade.rules.layer import Sourced
 from stockade.rules.promises import PROMISES, effective_tier, required
@@ -94,6 +95,8 @@ def test_a_lower_box_needs_a_word_for_what_it_lacks_and_none_goes_below_a_floor(
     got = decide(inside, host(FULL), request(Tier.strict, "standard"))
     assert (got.kind, got.row, got.effective_tier, got.tier_downgrade) == ("passthrough", "D11", "standard", True)
     assert any("net host" in reason for reason in got.reasons) and set(got.missing) == set(refused.missing)
+    assert got.reasons[0].startswith("this standard box keeps what standard promises but env.secrets, net.policy, and nothing that strict adds (fs.credentials, ")
+    assert all(name in got.reasons[0] for name in got.missing)
     floor = decide(inside, host(FULL), request(Tier.strict, "standard", floor=Tier.guarded))
     assert floor.code == "tier_unreachable"
     assert dict(floor.passed_over)["D11"] == "policy sets a floor above the box"
@@ -171,3 +174,10 @@ def test_a_decision_is_plain_data_with_origins() -> None:
     data = json.loads(json.dumps(decide(Place("outside"), host(FULL), asked).to_json()))
     assert data["values"]["tier"] == {"value": "strict", "origin": "argument"}
     assert data["kind"] == "wrap" and data["tier_known"] is True and data["active_tier"] == "off"
+
+
+def test_the_facts_of_a_question_do_not_change_while_rows_are_asked() -> None:
+    case = Case(place=Place("outside"), host=host(FULL), request=request(Tier.strict))
+    for name in ("place", "host", "request", "best"):
+        with pytest.raises(AttributeError):
+            setattr(case, name, None)

@@ -63,7 +63,7 @@ pub fn user_space(proc: &OwnedFd) -> Result<OwnedFd, Refusal> {
     drop(say);
     let made = match word(&ready, 1) {
         Some(_) => map_and_hold(proc.as_raw_fd(), pid),
-        None => Err(Refusal::new("userns_denied", "box")),
+        None => Err(Refusal::new("userns_denied", "box").detail("got the end of who made it, expected its word")),
     };
     // SAFETY: our own child; the namespace lives on in the open file.
     unsafe {
@@ -144,7 +144,7 @@ pub unsafe fn fork_inside(space: &OwnedFd) -> Result<libc::pid_t, Refusal> {
         _ if within <= 0 => Err(refused(-within)),
         Some(Received { event: Event::Continued, pid, .. }) if pid > 0 => Ok(pid),
         Some(Received { event: Event::Stopped(errno), .. }) => Err(refused(errno)),
-        _ => Err(refused(libc::EIO)),
+        _ => Err(Refusal::new("namespace_denied", "pid").detail("got the end of its first process, expected its word")),
     }
 }
 

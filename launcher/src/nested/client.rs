@@ -66,7 +66,9 @@ fn ask(args: &Args, block: &Block, start: &Start) -> Result<Client, Failed> {
         move |e: std::io::Error| Some(Refusal::new("nest_gone", what).io(&e))
     };
     let signals = sys::signal_fd().map_err(fail("signalfd"))?;
-    let plan_fd = args.plan_fd.ok_or_else(|| Some(Refusal::new("usage", "--nest").detail("expected --plan-fd N")))?;
+    let plan_fd = args
+        .plan_fd
+        .ok_or_else(|| Some(Refusal::new("usage", "--nest").detail("got no plan, expected --plan-fd N")))?;
     // SAFETY: the number is the caller's, and stays ours until the end.
     let copy = unsafe { BorrowedFd::borrow_raw(plan_fd) }.try_clone_to_owned().map_err(fail("plan"))?;
     let kept = plan::descriptors_of(&copy.into()).map_err(Some)?;
@@ -160,12 +162,13 @@ impl Client {
             Ok((size, _)) if size > 0 => size.min(buffer.len()),
             // With a record of the launch somebody else says how it ended, or nobody can.
             _ if self.command != 0 => return Some(Err(None)),
-            _ => return Some(Err(Some(Refusal::new("nest_gone", SOCKET).detail("got no answer")))),
+            _ => return Some(Err(Some(Refusal::new("nest_gone", SOCKET).detail("got its end, expected an answer")))),
         };
         match &buffer[..size] {
             [b'e', code @ ..] => Some(Ok(code.try_into().map_or(REFUSED, i32::from_le_bytes))),
             [b'r', said @ ..] => {
-                let unknown = || Refusal::new("nest_gone", SOCKET).detail("got an unreadable refusal");
+                let unknown =
+                    || Refusal::new("nest_gone", SOCKET).detail("got other bytes, expected a refusal of this version");
                 Some(Err(Some(Refusal::from_bytes(said).unwrap_or_else(unknown))))
             }
             said => {

@@ -38,6 +38,8 @@ pub struct Ring {
     pub facts: FactSet,
     pub net: Net,
     pub limits: Vec<Limits>,
+    /// Of the outermost box, whose user namespace all inside it lie in: together they have no more.
+    pub processes: Option<u64>,
     pub filters: Vec<String>,
     pub landlock: Option<Rules>,
     /// The largest file system in memory that it has: none inside holds more.
@@ -75,6 +77,7 @@ impl Ring {
             facts: session::facts(plan, outer, seen),
             net: plan.net,
             limits: vec![plan.limits.clone()],
+            processes: plan.limits.processes,
             filters: vec![plan.seccomp.filter.clone()],
             landlock: landlock_of(plan, outer),
             room_bytes: room_of(plan),
@@ -87,7 +90,8 @@ impl Ring {
             ring.allowed = outer.allowed.clone();
             ring.lost.extend(outer.lost.iter().cloned());
             ring.net = if outer.net == Net::None { Net::None } else { plan.net };
-            ring.limits = vec![tighter(&outer.limits[0], &plan.limits)];
+            ring.limits = vec![outer.in_force(&plan.limits)];
+            ring.processes = outer.processes;
             ring.room_bytes = ring.room_bytes.min(outer.room_bytes);
             ring.covers.extend(outer.covers.iter().cloned());
             ring.filters.extend(outer.filters.iter().cloned());
@@ -113,6 +117,11 @@ impl Ring {
                 _ => {}
             }
         }
+    }
+
+    /// The limits of a box inside that was made with these.
+    pub fn in_force(&self, asked: &Limits) -> Limits {
+        self.limits.iter().fold(asked.clone(), |limits, around| tighter(around, &limits))
     }
 
     /// The promises of an inner plan: rows that the outer box does not know count for nothing, what it

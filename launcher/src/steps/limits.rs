@@ -45,6 +45,23 @@ pub fn restore_files(old: &libc::rlimit) -> Result<(), Refusal> {
         .map_err(|e| Refusal::new("rlimit_denied", "files").io(&e))
 }
 
+/// Does something under the process limit of a box with so many. A user namespace that is made meanwhile holds its
+/// tasks to that in the one around, too, where both are counted (kernel/ucount.c, is_rlimit_overlimit; Linux 5.14).
+pub fn while_processes<T>(most: Option<u64>, make: impl FnOnce() -> T) -> Result<T, Refusal> {
+    let Some(most) = most else { return Ok(make()) };
+    let fail = |e: std::io::Error| Refusal::new("rlimit_denied", "processes").io(&e);
+    let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: plain data that lives through the call.
+    sys::check(i64::from(unsafe { libc::getrlimit(libc::RLIMIT_NPROC, &mut old) })).map_err(fail)?;
+    let put = |limit: libc::rlimit| {
+        // SAFETY: as above.
+        sys::check(i64::from(unsafe { libc::setrlimit(libc::RLIMIT_NPROC, &limit) })).map(drop).map_err(fail)
+    };
+    put(libc::rlimit { rlim_cur: most.saturating_add(1).min(old.rlim_cur), ..old })?;
+    let made = make();
+    put(old).map(|()| made)
+}
+
 fn set(name: &str, resource: libc::__rlimit_resource_t, value: Option<u64>) -> Result<(), Refusal> {
     let Some(value) = value else { return Ok(()) };
     let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -73,7 +90,7 @@ pub fn notes(limits: &Limits, backend: Backend) -> Vec<LimitApplied> {
     match backend {
         Backend::Namespaces => {
             let processes = below(libc::RLIMIT_NPROC, limits.processes);
-            add("processes", processes, "RLIMIT_NPROC in the box's user namespace", true);
+            add("processes", processes, "RLIMIT_NPROC in the box's user namespace and those inside it", true);
         }
         Backend::Landlock => add("processes", limits.processes, "sampling of the tree every 100 ms", false),
     }
@@ -93,6 +110,20 @@ pub fn notes(limits: &Limits, backend: Backend) -> Vec<LimitApplied> {
     add("address_space_bytes", below(libc::RLIMIT_AS, limits.address_space_bytes), "RLIMIT_AS per process", true);
     add("wall_ms", limits.wall_ms, "timer of the supervisor", true);
     notes
+}
+
+/// The same for a box inside another, whose user namespace is a sibling of those inside it.
+pub fn notes_inside(limits: &Limits, backend: Backend) -> Vec<LimitApplied> {
+    let apart = |note: LimitApplied| match note.name {
+        "processes" => LimitApplied {
+            mechanism:
+                "RLIMIT_NPROC in the box's user namespace, boxes inside it apart, all within that of the outermost",
+            exact: false,
+            ..note
+        },
+        _ => note,
+    };
+    notes(limits, backend).into_iter().map(apart).collect()
 }
 
 fn hard_limit(resource: libc::__rlimit_resource_t) -> u64 {

@@ -4,18 +4,21 @@ Owns: the file ``host-probe.json`` of the state home, and for how long an answer
 to the key of the facts it was found under; callers that are confined in different ways have one each.
 Fails closed: a file that cannot be read or has another form holds none. Where one backend was refused and
 another is there, the answer holds for a while, because what stood in the way may be gone; where none is
-there nothing is kept at all. Read next: ``probe.py``.
+there nothing is kept at all. A start that the kernel refuses all the same drops the file
+(``launcher/src/answers.rs``). Read next: ``probe.py``.
 """
 
 from __future__ import annotations
 
+import os
 from time import time
 
-from stockade.decision import BackendVerdict
 from stockade.errors import Error
+from stockade.frozen import NamedTuple
 from stockade.jsontext import dumps, loads
 from stockade.light import Mapping, Sequence
 from stockade.paths import StateHome, atomic_write
+from stockade.rules.circumstances import BackendVerdict
 from stockade.rules.files import read_checked
 
 TYPE_CHECKING = False
@@ -27,18 +30,41 @@ SCHEMA = "stockade.probe.v2"
 MAX_KEPT = 16
 # Every start without namespaces would pay for a probe; one in ten minutes looks whether they are back.
 HOLD_S = 600
+# Refusals of a start by which the kernel takes an answer back; no path of the request is at fault.
+OF_THE_HOST = frozenset({
+    "userns_denied", "map_denied", "namespace_denied", "mount_denied", "overlay_denied", "proc_denied", "dev_denied",
+    "pivot_denied", "nnp_denied", "keyring_denied", "caps_denied", "landlock_unavailable", "landlock_denied",
+    "seccomp_denied", "promise_not_kept"})
 
 
-def find(state: StateHome, key: str) -> tuple[int, tuple[BackendVerdict, ...]] | None:
-    """Return the Landlock ABI and the verdicts that were found under this key and still hold, or None."""
+class Kept(NamedTuple):
+    """An answer: the Landlock ABI, the verdicts, and when the host was asked."""
+
+    landlock_abi: int
+    backends: tuple[BackendVerdict, ...]
+    asked_s: float
+
+
+def find(state: StateHome, key: str) -> Kept | None:
+    """Return the answer that was found under this key and still holds, or None."""
     for row in _rows(state):
         if row.get("key") == key:
             try:
-                backends = tuple(_verdict(item) for item in row["backends"])
-                return (int(row["landlock_abi"]), backends) if holds(backends, row.get("asked_s")) else None
+                backends, asked_s = tuple(_verdict(item) for item in row["backends"]), row.get("asked_s")
+                found = Kept(int(row["landlock_abi"]), backends, float(asked_s or 0))
+                return found if holds(backends, asked_s) else None
             except (KeyError, TypeError, ValueError, OverflowError):
                 return None
     return None
+
+
+def version(state: StateHome) -> tuple[int, int, int] | None:
+    """Return what changes whenever somebody keeps or drops an answer; None: there is no file."""
+    try:
+        info = os.lstat(_path(state))
+    except OSError:
+        return None
+    return info.st_ino, info.st_size, info.st_mtime_ns
 
 
 def holds(backends: Sequence[BackendVerdict], asked_s: float | None) -> bool:

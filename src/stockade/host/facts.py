@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import os
 
-from stockade.decision import BackendVerdict
 from stockade.frozen import asdict, dataclass, field
 from stockade.host.standing import THREAD, Standing, standing
 from stockade.jsontext import dumps
 from stockade.light import memo
+from stockade.rules.circumstances import BackendVerdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

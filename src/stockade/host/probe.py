@@ -12,7 +12,6 @@ import os
 from _thread import allocate_lock  # threading.Lock, without the rest of that module
 from time import time
 
-from stockade.decision import BackendVerdict, Decision
 from stockade.errors import Error, LaunchFailed, Refused
 from stockade.frozen import replace
 from stockade.host import answers, facts
@@ -21,6 +20,8 @@ from stockade.host.standing import Standing, standing
 from stockade.jsontext import loads
 from stockade.light import Iterable, Mapping
 from stockade.paths import StateHome
+from stockade.rules.answer import Decision
+from stockade.rules.circumstances import BackendVerdict
 from stockade.rules.promises import PROMISE_IDS, PROMISES, required
 from stockade.rules.tiers import Tier
 
@@ -44,7 +45,8 @@ NAMESPACES, LANDLOCK = "namespaces", "landlock"
 BROKEN = frozenset({"usage", "plan_missing", "plan_unsealed", "plan_owner", "plan_digest", "plan_invalid",
                     "bind_invalid", "report_failed", "launcher_missing", "receipt_invalid"})
 
-_memory: dict[str, tuple[HostFacts, float]] = {}
+# With when the host was asked, and the version of what is on disk.
+_memory: dict[str, tuple[HostFacts, float, Any]] = {}
 _lock = allocate_lock()
 
 
@@ -61,15 +63,20 @@ def host_facts(state: StateHome, *, fresh: bool = False) -> HostFacts:
     place = standing()
     quick = f"{state.path}:{info.st_ino}:{info.st_size}:{info.st_mtime_ns}:{place.key()}"
     with _lock:
-        known, asked_s = _memory.get(quick, (None, 0.0))
-        if known is None or fresh or not answers.holds(known.backends, asked_s):
-            known, asked_s = _find(state, path, place, fresh=fresh), time()
-            _memory.pop(quick, None)
-            if _lasting(known):
-                _memory[quick] = known, asked_s
-                while len(_memory) > answers.MAX_KEPT:
-                    _memory.pop(next(iter(_memory)))
+        known, asked_s, version = _memory.pop(quick, (None, 0.0, None))
+        # What others have found or dropped since counts here, too.
+        if known is None or fresh or version != answers.version(state) or not answers.holds(known.backends, asked_s):
+            known, asked_s, version = _find(state, path, place, fresh=fresh)
+        if _lasting(known):
+            _memory[quick] = known, asked_s, version
+            while len(_memory) > answers.MAX_KEPT:
+                _memory.pop(next(iter(_memory)))
         return known
+
+
+def forget() -> None:
+    """Drop what this process remembers: a start was refused that was made with it."""
+    _memory.clear()  # one step, and without the lock: the refused start may be one of the probe's own
 
 
 def facts_at(place: Active, state: StateHome) -> HostFacts:
@@ -90,12 +97,14 @@ def _lasting(found: HostFacts) -> bool:
         and all(verdict.settled and not verdict.transient for verdict in found.backends)
 
 
-def _find(state: StateHome, launcher: str, place: Standing, *, fresh: bool) -> HostFacts:
+def _find(state: StateHome, launcher: str, place: Standing, *, fresh: bool) -> tuple[HostFacts, float, Any]:
+    """Return the facts, when the host was asked for them, and the version of what is on disk."""
     base = facts.gather(0, launcher, place)
+    version = answers.version(state)
     kept = None if fresh or not place.certain else answers.find(state, base.key())
     if kept is not None:
-        return _told(base, *kept)
-    base = replace(base, landlock_abi=_landlock_abi())
+        return _told(base, kept.landlock_abi, kept.backends), kept.asked_s, version
+    base, asked_s = replace(base, landlock_abi=_landlock_abi()), time()
     # (5) Ask the host what it can keep, through the real launcher.
     first = probe(base, state)
     # Only where namespaces fail, or somebody wants to know everything: a strong host pays for one probe.
@@ -105,7 +114,7 @@ def _find(state: StateHome, launcher: str, place: Standing, *, fresh: bool) -> H
     found = _told(base, base.landlock_abi, backends)
     if _lasting(found):
         answers.keep(state, found.key(), found.landlock_abi, found.backends)
-    return found
+    return found, asked_s, answers.version(state)
 
 
 def _told(base: HostFacts, abi: int, backends: tuple[BackendVerdict, ...]) -> HostFacts:

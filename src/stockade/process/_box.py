@@ -1,7 +1,7 @@
 """A box as a child process: the half of the chokepoint that waits.
 
 Owns: the report pipe, the lifetime link to the caller, and the reading of records. No Python runs
-between fork and exec: there is no ``preexec_fn``. A command without a box (tier ``off``) is held in
+between fork and exec: there is no ``preexec_fn``. A command without a box of its own is held in
 the same way, so that its caller need not care. Fails closed: a launcher that ends without a
 record is ``launch_failed``, also when it ends with status 0; a child's own 125 is never taken for
 a refusal, because only the record decides. Read next: ``receipt.py``, ``_exec.py``.
@@ -176,7 +176,9 @@ class Box(subprocess.Popen[AnyStr]):
         status = self._reap()
         self._close_streams()
         if self._reader.refused is not None:
-            raise refusal(self._reader.refused, status)
+            error = refusal(self._reader.refused, status)
+            _forget_if_of_the_host(error)
+            raise error
         raise LaunchFailed("launch_failed", f"launcher: got status {status} and no record, expected a record",
                            returncode=status)
 
@@ -280,6 +282,16 @@ class Box(subprocess.Popen[AnyStr]):
                 os.close(fd)
         if getattr(self, "_child_created", False):
             super().__del__(*args, **kwargs)
+
+
+def _forget_if_of_the_host(error: Refused | LaunchFailed) -> None:
+    """Drop answers and plans of this process that the kernel has just denied; the launcher drops those on disk."""
+    from stockade.host import answers, probe
+    from stockade.process import prepare
+
+    if isinstance(error, Refused) and error.code in answers.OF_THE_HOST and not error.transient:
+        probe.forget()
+        prepare.forget()
 
 
 def _pipe() -> tuple[int, int]:

@@ -67,7 +67,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bare:
-    """A command without a box (tier ``off``), with its filtered environment and its records."""
+    """A command without a box of its own (D1, D3, D4, D7, D11), with its filtered environment and its records."""
 
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...] = field(repr=False)
@@ -173,7 +173,7 @@ def become(launch: Launch) -> NoReturn:
 
 
 def become_unconfined(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> NoReturn:
-    """Replace this process by a command without a box (tier ``off``). Raises: OSError."""
+    """Replace this process by a command without a box of its own (D1, D3, D4, D7, D11). Raises: OSError."""
     os.chdir(cwd)
     _forget_python()
     os.execvpe(argv[0], list(argv), dict(env))

@@ -64,7 +64,7 @@ _lock = allocate_lock()
 
 
 def prepare(request: Request, *, stored: bool = False) -> Prepared:
-    """Return the decision and, for ``wrap``, the plan.
+    """Return the decision and, for ``wrap`` and ``tighten``, the plan.
 
     Args: stored: the plan is for a launch line, whose set values come with its environment.
     Raises: Refused, ConfigError.
@@ -254,7 +254,16 @@ def guess(request: Request) -> Guess | None:
     prepared, witness, looked = entry
     env = os.environ if request.env_source is None else dict(request.env_source)
     return Guess(prepared=_with_argv(prepared, request),
-                 holds=lambda: looked.still_true(env) and witness.still_true(env))
+                 holds=lambda: looked.still_true(env) and witness.still_true(env) and _still_best(prepared))
+
+
+def _still_best(prepared: Prepared) -> bool:
+    """Tell whether no stronger backend has been found since; where the strongest was there, nobody looks."""
+    if prepared.decision.backend != "landlock":
+        return True
+    from stockade.host.probe import host_facts
+
+    return bool(host_facts(prepared.resolved.state_home).backends[0].code)
 
 
 def _remember(key: Key, prepared: Prepared, looked: Looked) -> None:

@@ -85,13 +85,13 @@ class Receipt:
 
     @property
     def plan(self) -> str | None:
-        """Digest of the plan; None for an unconfined run."""
+        """Digest of the plan; None for a run without a box of its own."""
         value = self.launch.get("plan")
         return None if value is None else str(value)
 
     @property
     def backend(self) -> str:
-        """``namespaces``, or ``none`` for an unconfined run."""
+        """``namespaces``, ``landlock``, or ``none`` for a run without a box of its own."""
         return str(self.launch["backend"])
 
     @property

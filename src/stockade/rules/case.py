@@ -7,6 +7,7 @@ Read next: ``stockade.decision`` (the rows).
 
 from __future__ import annotations
 
+from stockade.frozen import dataclass
 from stockade.light import Iterable
 from stockade.rules.answer import Decision
 from stockade.rules.circumstances import BackendVerdict, Host, Place
@@ -20,22 +21,49 @@ if TYPE_CHECKING:
     from stockade.rules.resolve import Resolved
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One question: the facts, and what several rows want to know of them."""
 
-    def __init__(self, where: Place, host: Host, request: Resolved) -> None:
-        self.place, self.host, self.request, self.tier = where, host, request, request.tier
-        self.where = where.where
-        self.inside = self.where == "box"
-        self.words = {item.value for item in request.accept}
-        self.active = where.tier if self.inside and where.known else None
-        self.floor = "policy sets a floor" if request.policy.min_tier > Tier.off else \
-            "policy denies unconfined runs" if request.policy.deny_unconfined else ""
+    place: Place
+    host: Host
+    request: Resolved
+
+    @property
+    def tier(self) -> Tier:
+        """The tier that is asked for."""
+        return self.request.tier
+
+    @property
+    def where(self) -> str:
+        """The kind of place: ``Place.where``."""
+        return self.place.where
+
+    @property
+    def inside(self) -> bool:
+        """Whether it is in a box of ours."""
+        return self.where == "box"
+
+    @property
+    def active(self) -> Tier | None:
+        """The tier of the surrounding box, where that is attested."""
+        return self.place.tier if self.inside and self.place.known else None
+
+    @property
+    def floor(self) -> str:
+        """What of policy forbids a run without a box; empty when nothing does."""
+        policy = self.request.policy
+        return "policy sets a floor" if policy.min_tier > Tier.off else \
+            "policy denies unconfined runs" if policy.deny_unconfined else ""
+
+    @property
+    def best(self) -> BackendVerdict | None:
+        """The backend to take, or the one whose obstacle is the news."""
         # A usable backend comes before a broken one; among broken ones a transient fault is the better
         # news, because its remedy is to try again, and then the strongest: what it lacks is the obstacle.
         # The first named wins a tie (strongest first).
-        self.best = min(host.backends, default=None, key=lambda b: (True, not b.transient, 0, 0) if b.code else
-                        (False, False, len(self.uncovered(b)), len(self.lost(b))))
+        return min(self.host.backends, default=None, key=lambda b: (True, not b.transient, 0, 0) if b.code else
+                   (False, False, len(self.uncovered(b)), len(self.lost(b))))
 
     def lost(self, backend: BackendVerdict) -> tuple[str, ...]:
         """Return the promises of the tier that a backend does not keep for this request."""
@@ -49,8 +77,9 @@ class Case:
 
     def refused_of(self, lost: Iterable[str], kept: Tier) -> tuple[str, ...]:
         """Return what of ``lost`` nobody accepts to lose."""
-        by_tier = any(tier.name in self.words and kept >= tier for tier in Tier if tier > Tier.off)
-        return () if by_tier else tuple(name for name in lost if name not in self.words)
+        words = {item.value for item in self.request.accept}
+        by_tier = any(tier.name in words and kept >= tier for tier in Tier if tier > Tier.off)
+        return () if by_tier else tuple(name for name in lost if name not in words)
 
     def added(self) -> tuple[str, ...]:
         """Return the promises that the tier adds to those that the surrounding box is known to keep."""
@@ -106,6 +135,13 @@ class Case:
         if self.place.wider is None:
             return "the record of the box does not say what it allows"
         return f"the box allows more than the request: {', '.join(what for _, what in self.place.wider)}"
+
+    def kept_inside(self) -> str:
+        """Say what holds when the request runs as it is in the surrounding box, and what does not."""
+        gone = self.missing_inside()
+        but = ", ".join(promise.id for promise in required(self.active or Tier.off) if promise.id in gone)
+        return (f"{self.around()} keeps what {self.active} promises{f' but {but}' if but else ''}, and nothing that "
+                f"{self.tier} adds ({', '.join(self.added())})")
 
     # -- answers --------------------------------------------------------------------------------
 

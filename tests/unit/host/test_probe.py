@@ -87,6 +87,29 @@ def test_where_another_backend_is_there_the_answer_is_kept_for_a_while(monkeypat
     assert probe.host_facts(state, fresh=True).backends == first.backends and len(asked) == 6
 
 
+def test_what_is_remembered_of_a_weaker_host_is_no_older_than_what_is_kept_and_yields_to_it(
+        monkeypatch: pytest.MonkeyPatch, state: paths.StateHome) -> None:
+    asked: list[str] = []
+
+    def probed(host: facts.HostFacts, state: paths.StateHome, backend: str = "namespaces") -> BackendVerdict:
+        asked.append(backend)
+        return BackendVerdict(name=backend, keeps=frozenset(PROMISE_IDS), code="userns_denied" if backend == "namespaces" else "")
+
+    def at(later_s: float) -> facts.HostFacts:
+        for module in (probe, module_of_answers):
+            monkeypatch.setattr(module, "time", lambda: now + later_s)
+        return probe.host_facts(state)
+    now = 1_800_000_000
+    monkeypatch.setattr(probe, "probe", probed)
+    weak = at(0)
+    probe._memory.clear()  # the next process, which finds the answer on disk
+    assert at(599).backends == weak.backends and len(asked) == 2
+    assert at(601).backends == weak.backends and len(asked) == 4, "ten minutes from when the host was asked, not from when it was read"
+    strong = (replace(weak.backends[0], code=""),)
+    module_of_answers.keep(state, weak.key(), weak.landlock_abi, strong)  # doctor, in another process
+    assert at(602).backends == strong and len(asked) == 4
+
+
 def test_nothing_is_kept_for_a_caller_whose_proc_cannot_be_believed(
         monkeypatch: pytest.MonkeyPatch, state: paths.StateHome) -> None:
     monkeypatch.setattr(probe, "standing", standing.Standing)
