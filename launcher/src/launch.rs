@@ -50,6 +50,7 @@ pub fn main(words: &[&CStr], block: Block) -> i32 {
         return look::main(path);
     }
     out.report = Report::new(args.report_fd.map(adopt));
+    out.speaks = args.report_fd.is_none() && !args.quiet;
     out.run_id = match ulid::ulid() {
         Ok(id) => id,
         Err(e) => return out.refuse(&Refusal::new("resource", "random bytes").io(&e)),

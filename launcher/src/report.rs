@@ -302,6 +302,11 @@ impl Report {
     }
 }
 
+/// A line for a person, in one write; nobody may be there to read it.
+pub fn say(what: &str) {
+    write_all(libc::STDERR_FILENO, format!("stockade: {what}\n").as_bytes()).ok();
+}
+
 /// Writes everything. A pipe without reader is EPIPE: SIGPIPE is held back for
 /// this thread, so the disposition that the command inherits stays the caller's.
 fn write_all(fd: RawFd, mut bytes: &[u8]) -> io::Result<()> {

@@ -14,7 +14,7 @@ import pytest
 
 from requirements import requirement
 from support.actors import PYTHON, Actor
-from support.cli import environment, line, stockade
+from support.cli import environment, inside, line, stockade
 from support.terminal import Terminal
 
 NOTHING = {"files": 0, "bytes": 0, "names": [], "complete": True}
@@ -133,6 +133,41 @@ def test_a_terminal_is_told_in_one_line_without_the_commands_own_bytes(actor: Ac
     assert "thrown away" in shown.out and "1 file (4.0 KiB): ~/.foo" in shown.out
     document = json.loads(stockade(actor, "show", "last", "--json").out)
     assert document["end"]["discarded"]["files"] == 1
+
+
+@requirement("end.discarded")
+def test_without_a_terminal_one_line_says_it_and_quiet_does_not(actor: Actor) -> None:
+    """No Python stays beside such a box: the launcher says it, without the command's own names."""
+    words = ("run", "--tier", "strict", "--", "sh", "-c")
+    said = stockade(actor, *words, "echo x > ~/.foo; echo x > ~/.bar; echo mine >&2; exit 3")
+    assert (said.status, said.err) == (3, "mine\nstockade: written to the private home and thrown away: 2 files; stockade show last\n")
+    assert "2 files (8.0 KiB): ~/.bar, ~/.foo" in stockade(actor, "show", "last").out
+    for options, script in (((), "echo x > kept"), (("--quiet",), "echo x > ~/.foo"), (("--quiet", "--receipt", "/dev/null"), "echo x > ~/.foo")):
+        assert stockade(actor, "run", *options, *words[1:], script).err == ""
+    actor.remove(f"{actor.workspace}/kept")
+
+
+@requirement("end.discarded")
+@pytest.mark.parametrize("more", [("--receipt", "/dev/null"), ("--tmp", "disk")])
+def test_without_a_terminal_a_run_that_is_waited_for_says_it_once(actor: Actor, more: tuple[str, ...]) -> None:
+    said = stockade(actor, "run", "--tier", "strict", *more, "--", "sh", "-c", "echo x > ~/.foo").err
+    assert said == "stockade: written to the private home and thrown away: 1 file (4.0 KiB): ~/.foo\n"
+
+
+@requirement("end.discarded")
+def test_a_box_inside_a_box_says_it_to_whoever_asked(actor: Actor) -> None:
+    for quiet in (False, True):
+        words = ["run", *(["--quiet"] if quiet else []), "--tier", "strict", "--", "sh", "-c", "echo x > ~/.foo"]
+        run = actor.run(inside(actor, *words), tier="guarded", read=[str(actor.stage.lib)])
+        told = "stockade: written to the private home and thrown away: 1 file\n"
+        assert (run.returncode, run.stderr) == (0, "" if quiet else told)
+
+
+@requirement("end.discarded")
+def test_a_closed_standard_error_does_not_change_how_the_run_ends(actor: Actor) -> None:
+    script = "exec 2>&-; exec \"$@\""
+    said = stockade(actor, "run", "--tier", "strict", "--", "sh", "-c", "echo x > ~/.foo; exit 3", before=("sh", "-c", script, "sh"))
+    assert said.status == 3
 
 
 @requirement("end.discarded")

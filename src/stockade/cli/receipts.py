@@ -217,14 +217,19 @@ def after(receipt: Receipt, *, hints: bool) -> Iterator[str]:
         if item["result"] not in ("unchanged", "written"):
             known = True
             yield f"not copied back: {_copied(item)}"
-    if _lost_files(receipt):
-        yield f"written to the private home and thrown away: {_thrown_away(receipt, shown=_SHOWN)}"
+    yield from lost(receipt)
     failed = bool(end.get("exit_code")) or (end.get("signal") and end["signal"] not in _ASKED)
     if failed and hints and _lost_files(receipt):
         known = True
         yield "hint: --write DIR keeps what is written below DIR; a profile's [[state]] keeps a single file"
     if failed and hints and not known:
         yield "hint: stockade learn -- CMD shows what was missing"
+
+
+def lost(receipt: Receipt) -> Iterator[str]:
+    """Yield the line about files that are gone with the private home; where no Python stays the launcher has one."""
+    if _lost_files(receipt):
+        yield f"written to the private home and thrown away: {_thrown_away(receipt, shown=_SHOWN)}"
 
 
 def _copied(item: Mapping[str, Any]) -> str:
