@@ -194,8 +194,11 @@ def _end(receipt: Receipt, end: Any) -> Iterator[tuple[str, str]]:
         yield "degraded", str(word)
 
 
-def after(receipt: Receipt, *, hints: bool) -> Iterator[str]:
-    """Yield what a person should know after a run: facts the supervisor has, or one hint."""
+def after(receipt: Receipt, *, hints: bool, again: str) -> Iterator[str]:
+    """Yield what a person should know after a run: facts the supervisor has, or one hint.
+
+    Args: again: how to watch such a run; nothing that is known tells whether the box was why it failed.
+    """
     end = receipt.end
     if end is None:
         yield f"the end record is missing; stockade show {receipt.run_id}"
@@ -222,8 +225,8 @@ def after(receipt: Receipt, *, hints: bool) -> Iterator[str]:
     if failed and hints and _lost_files(receipt):
         known = True
         yield "hint: --write DIR keeps what is written below DIR; a profile's [[state]] keeps a single file"
-    if failed and hints and not known:
-        yield "hint: stockade learn -- CMD shows what was missing"
+    if failed and hints and again and not known:
+        yield f"hint: if something was missing in the box, this shows it: {again}"
 
 
 def lost(receipt: Receipt) -> Iterator[str]:

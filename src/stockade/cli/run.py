@@ -74,7 +74,8 @@ def _run(parsed: Parsed, argv: tuple[str, ...], *, hints: bool) -> int:
     ended = attend.attend(prepared)
     if ended.error is not None:
         return not_started(ended.error, sink, told=ended.told)
-    for line in () if quiet else _lines(ended, advice, watched=watched, hints=hints):
+    again = _again(parsed, prepared) if watched and hints and ended.status else ""
+    for line in () if quiet else _lines(ended, advice, watched=watched, hints=hints, again=again):
         tell(line)
     return finish(sink, ended)
 
@@ -86,6 +87,12 @@ def _advice(prepared: Prepared, argv: tuple[str, ...]) -> Advice | None:
     from stockade.cli.githints import advice
 
     return advice(argv, prepared.compiled)
+
+
+def _again(parsed: Parsed, prepared: Prepared) -> str:
+    from stockade.cli.again import learn_line
+
+    return learn_line(parsed, prepared)
 
 
 def _sink(target: str | None) -> Sink | None:
@@ -212,13 +219,13 @@ def not_started(error: Error, sink: Sink | None, *, told: bool) -> int:
     return error.exit_status
 
 
-def _lines(ended: Ended, advice: Advice | None, *, watched: bool, hints: bool) -> Iterator[str]:
+def _lines(ended: Ended, advice: Advice | None, *, watched: bool, hints: bool, again: str) -> Iterator[str]:
     """Yield what is said after the end: on a terminal what the receipt holds, anywhere losses and an exact hint."""
     exact = advice.after(ended.status) if advice is not None else ""
     if ended.receipt is not None:
         from stockade.cli.receipts import after, lost
 
-        yield from after(ended.receipt, hints=hints and not exact) if watched else lost(ended.receipt)
+        yield from after(ended.receipt, hints=hints and not exact, again=again) if watched else lost(ended.receipt)
     if exact:
         yield exact
 
