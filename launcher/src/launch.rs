@@ -68,7 +68,9 @@ pub fn main(words: &[&CStr], block: Block) -> i32 {
         Ok(code) => code,
         Err(refusal) => {
             clock::stop();
-            out.refuse(&answers::taken_back(refusal, args.state_home.as_deref()))
+            let refusal = answers::taken_back(refusal, args.state_home.as_deref());
+            let absent = refusal.is("not_found") && !args.argv[0].to_bytes().contains(&b'/') && !block.finds(&args.argv[0]);
+            out.refuse(&if absent { refusal.not_installed() } else { refusal })
         }
     }
 }

@@ -87,6 +87,8 @@ pub const CODES: &[(&str, u8, &str)] = &[
 /// Source: landlock_restrict_self(2), E2BIG.
 const LAYERS: &str = "sixteen layers of Landlock are around this already, and each box takes two; start it further out";
 
+const NOT_INSTALLED: &str = "install it, or check the spelling; a path names a program that is not on the PATH";
+
 /// Why a launch did not happen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
@@ -140,6 +142,12 @@ impl Refusal {
             None => {}
         }
         self
+    }
+
+    /// Of a command that the host does not have either: a grant would not help.
+    pub fn not_installed(mut self) -> Self {
+        NOT_INSTALLED.clone_into(&mut self.hint);
+        self.detail("not installed on this host")
     }
 
     /// The error number alone, with the hint of the two together where there is one.

@@ -181,7 +181,7 @@ def test_explain_lists_toolchains_and_says_when_there_is_no_such_command(user: A
     assert {os.path.dirname(tools), f"{user.stage.lib}/stockade"} <= shown and f"{user.home}/.ssh" not in shown
     assert found["notes"] == []
     said = stockade(user, "explain", "no-such-command", env=env)
-    assert "note: no-such-command is not on the PATH of the box" in said.out
+    assert "note: no-such-command is not installed on this host" in said.out
     user.remove(f"{user.home}/tools")
 
 
@@ -192,43 +192,6 @@ def test_explain_shows_the_environment_without_a_value(user: Actor) -> None:
     assert dropped["GITHUB_TOKEN"] == "name" and dropped["INNOCENT"].startswith("value: ")
     assert "PLAIN" in said.json()["environment"]["kept"]
     assert "needle" not in said.out and "ghp_" not in said.out
-
-
-def test_explain_says_in_words_why_a_variable_is_dropped(user: Actor) -> None:
-    env = environment(user, DATABASE_URL="needle", NODE_OPTIONS="needle", INNOCENT="ghp_" + "a" * 36)
-    said = stockade(user, "explain", "true", env=env).out
-    for name, why in (("DATABASE_URL", "named like a secret"), ("NODE_OPTIONS", "makes a program run foreign code"),
-                      ("INNOCENT", r"its value looks like a secret \(.*\)")):
-        assert re.search(rf"^  dropped +{name} +{why}$", said, re.MULTILINE), said
-
-
-def test_explain_says_who_brought_a_variable(user: Actor) -> None:
-    project = user.put(f"{user.workspace}/.stockade.toml", 'env = ["DATABASE_URL"]\n[set_env]\nMODE = "needle"\n', 0o644)
-    env = environment(user, DATABASE_URL="needle")
-    asked = ("explain", "--tier", "strict", "--env", "MINE=needle", "--json", "true")
-    before = {row["value"]: row["origin"] for row in stockade(user, *asked, env=env).json()["grants"] if row["kind"] == "env"}
-    assert before == {"MINE": "argument"}
-    assert stockade(user, "trust", "--yes", env=env).status == 0
-    said = stockade(user, *asked, env=env)
-    after = {row["value"]: row["origin"] for row in said.json()["grants"] if row["kind"] == "env"}
-    assert after["MINE"] == "argument" and project in after["MODE"] and after["MODE"] == after["DATABASE_URL"], after
-    assert "needle" not in said.out
-    user.remove(project)
-
-
-def test_why_says_that_there_is_no_such_file_and_where_to_ask_about_a_variable(user: Actor) -> None:
-    env = environment(user, DATABASE_URL="needle")
-    said = stockade(user, "why", "DATABASE_URL", env=env)
-    assert said.status == 0 and said.out.startswith(f"would be allowed: read {user.workspace}/DATABASE_URL: ")
-    first, *rest = said.out.splitlines()
-    assert first.endswith("; there is no such file") and "  env     DATABASE_URL is a variable: stockade explain -- CMD says whether a box gets it" in rest
-    assert "needle" not in said.out and stockade(user, "why", "--json", "DATABASE_URL", env=env).json()["exists"] is False
-    missing = stockade(user, "why", "missing-file", env=env).out
-    assert "; there is no such file" in missing and "variable" not in missing
-    there = user.put(f"{user.workspace}/DATABASE_URL", "x", 0o644)
-    said = stockade(user, "why", "DATABASE_URL", env=env)
-    assert said.out.startswith(f"allowed: read {there}: ") and "no such file" not in said.out and "variable" not in said.out
-    user.remove(there)
 
 
 def test_a_launch_line_that_is_refused_is_1_and_nothing_for_a_shell_to_run(user: Actor) -> None:

@@ -154,7 +154,12 @@ def missing_command(found: Explained) -> str:
     name = found.request.argv[0]
     if found.compiled is None or found.compiled.plan["executable"] is not None or "/" in name:
         return ""
-    return f"{name} is not on the PATH of the box: the launch would end with not_found, status {EXIT_NOT_FOUND}"
+    from shutil import which
+
+    # launcher/src/steps/exec.rs, is_here
+    path = f"{found.request.environ().get('PATH', '')}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    where = "not on the PATH of the box" if which(name, path=path) else "not installed on this host"
+    return f"{name} is {where}: the launch would end with not_found, status {EXIT_NOT_FOUND}"
 
 
 def notes(found: Explained) -> list[str]:

@@ -1,0 +1,60 @@
+"""What a newcomer asks first, and the words of the answer: explain, why, doctor, show, a command that is not there."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from support.actors import Actor
+from support.cli import environment, stockade
+
+
+def test_explain_says_in_words_why_a_variable_is_dropped(user: Actor) -> None:
+    env = environment(user, DATABASE_URL="needle", NODE_OPTIONS="needle", INNOCENT="ghp_" + "a" * 36)
+    said = stockade(user, "explain", "true", env=env).out
+    for name, why in (("DATABASE_URL", "named like a secret"), ("NODE_OPTIONS", "makes a program run foreign code"),
+                      ("INNOCENT", r"its value looks like a secret \(.*\)")):
+        assert re.search(rf"^  dropped +{name} +{why}$", said, re.MULTILINE), said
+
+
+def test_explain_says_who_brought_a_variable(user: Actor) -> None:
+    project = user.put(f"{user.workspace}/.stockade.toml", 'env = ["DATABASE_URL"]\n[set_env]\nMODE = "needle"\n', 0o644)
+    env = environment(user, DATABASE_URL="needle")
+    asked = ("explain", "--tier", "strict", "--env", "MINE=needle", "--json", "true")
+    before = {row["value"]: row["origin"] for row in stockade(user, *asked, env=env).json()["grants"] if row["kind"] == "env"}
+    assert before == {"MINE": "argument"}
+    assert stockade(user, "trust", "--yes", env=env).status == 0
+    said = stockade(user, *asked, env=env)
+    after = {row["value"]: row["origin"] for row in said.json()["grants"] if row["kind"] == "env"}
+    assert after["MINE"] == "argument" and project in after["MODE"] and after["MODE"] == after["DATABASE_URL"], after
+    assert "needle" not in said.out
+    user.remove(project)
+
+
+def test_why_says_that_there_is_no_such_file_and_where_to_ask_about_a_variable(user: Actor) -> None:
+    env = environment(user, DATABASE_URL="needle")
+    said = stockade(user, "why", "DATABASE_URL", env=env)
+    assert said.status == 0 and said.out.startswith(f"would be allowed: read {user.workspace}/DATABASE_URL: ")
+    first, *rest = said.out.splitlines()
+    assert first.endswith("; there is no such file") and "  env     DATABASE_URL is a variable: stockade explain -- CMD says whether a box gets it" in rest
+    assert "needle" not in said.out and stockade(user, "why", "--json", "DATABASE_URL", env=env).json()["exists"] is False
+    missing = stockade(user, "why", "missing-file", env=env).out
+    assert "; there is no such file" in missing and "variable" not in missing
+    there = user.put(f"{user.workspace}/DATABASE_URL", "x", 0o644)
+    said = stockade(user, "why", "DATABASE_URL", env=env)
+    assert said.out.startswith(f"allowed: read {there}: ") and "no such file" not in said.out and "variable" not in said.out
+    user.remove(there)
+
+
+def test_a_command_that_the_host_does_not_have_is_not_installed_and_one_that_the_box_lacks_is_not_found(actor: Actor) -> None:
+    said = stockade(actor, "run", "no-such-command")
+    assert said.status == 127 and said.err.startswith("stockade: refused: not_found: no-such-command: not installed on this host (ENOENT)"), said
+    assert "install it" in said.err and "stockade why" not in said.err
+    there = actor.put(f"{actor.elsewhere}/tools/only-here", "#!/bin/sh\n", 0o755)
+    tools = os.path.dirname(there)
+    env = environment(actor, PATH=f"{tools}:/usr/bin:/bin")
+    said = stockade(actor, "run", "--tier", "strict", "--hide", tools, "only-here", env=env)
+    assert said.status == 127 and "not_found: only-here: ENOENT" in said.err and "stockade why" in said.err, said
+    assert "only-here is not on the PATH of the box" in stockade(actor, "explain", "--tier", "strict", "--hide", tools, "only-here", env=env).out
+    assert stockade(actor, "run", "--tier", "strict", "only-here", env=env).status == 0
+    actor.remove(tools)
