@@ -69,7 +69,8 @@ pub fn main(words: &[&CStr], block: Block) -> i32 {
         Err(refusal) => {
             clock::stop();
             let refusal = answers::taken_back(refusal, args.state_home.as_deref());
-            let absent = refusal.is("not_found") && !args.argv[0].to_bytes().contains(&b'/') && !block.finds(&args.argv[0]);
+            let absent =
+                refusal.is("not_found") && !args.argv[0].to_bytes().contains(&b'/') && !block.finds(&args.argv[0]);
             out.refuse(&if absent { refusal.not_installed() } else { refusal })
         }
     }
