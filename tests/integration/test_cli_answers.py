@@ -6,7 +6,7 @@ import os
 import re
 
 from support.actors import Actor
-from support.cli import environment, stockade
+from support.cli import environment, inside, stockade
 
 
 def test_explain_says_in_words_why_a_variable_is_dropped(user: Actor) -> None:
@@ -58,3 +58,8 @@ def test_a_command_that_the_host_does_not_have_is_not_installed_and_one_that_the
     assert "only-here is not on the PATH of the box" in stockade(actor, "explain", "--tier", "strict", "--hide", tools, "only-here", env=env).out
     assert stockade(actor, "run", "--tier", "strict", "only-here", env=env).status == 0
     actor.remove(tools)
+
+
+def test_doctor_in_a_box_says_in_words_that_the_box_has_no_network(actor: Actor) -> None:
+    run = actor.run(inside(actor, "doctor"), tier="strict", net="none", read=[str(actor.stage.lib)])
+    assert "does not have the host's network (it runs with net none)" in run.stdout and "host any" not in run.stdout, run.stdout
