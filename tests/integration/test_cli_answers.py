@@ -63,3 +63,12 @@ def test_a_command_that_the_host_does_not_have_is_not_installed_and_one_that_the
 def test_doctor_in_a_box_says_in_words_that_the_box_has_no_network(actor: Actor) -> None:
     run = actor.run(inside(actor, "doctor"), tier="strict", net="none", read=[str(actor.stage.lib)])
     assert "does not have the host's network (it runs with net none)" in run.stdout and "host any" not in run.stdout, run.stdout
+
+
+def test_doctor_notes_a_backend_that_is_not_needed_and_has_no_remedy_for_it(root: Actor) -> None:
+    """Root has no box without namespaces, and needs none where namespaces work."""
+    said = stockade(root, "doctor").out
+    assert said.startswith("good: ") and "remedy" not in said and "obstacle" not in said, said
+    assert "note: backend landlock is not needed here, a stronger one works: a root caller has no box without namespaces" in said
+    assert stockade(root, "doctor", "--json").json()["fixes"] == []
+    assert "nothing to fix" in stockade(root, "doctor", "--fix", "--dry-run").out
