@@ -6,6 +6,7 @@ import os
 import re
 
 from support.actors import Actor
+from stockade.rules.promises import PROMISE_IDS
 from support.cli import environment, inside, stockade
 
 
@@ -72,3 +73,13 @@ def test_doctor_notes_a_backend_that_is_not_needed_and_has_no_remedy_for_it(root
     assert "note: backend landlock is not needed here, a stronger one works: a root caller has no box without namespaces" in said
     assert stockade(root, "doctor", "--json").json()["fixes"] == []
     assert "nothing to fix" in stockade(root, "doctor", "--fix", "--dry-run").out
+
+
+def test_a_weaker_run_in_a_stronger_box_has_one_count_in_head_and_rows(actor: Actor) -> None:
+    """What is kept is what the box around keeps; that it was passed through is no fault."""
+    words = inside(actor, "run", "--tier", "standard", "--receipt", "-", "--", "true")
+    said = actor.run(words, tier="strict", net="none", read=[str(actor.stage.lib)]).stdout
+    head, second, *rest = said.splitlines()
+    rows = [row for row in rest if row.split()[0] in PROMISE_IDS]
+    assert head.startswith(f"strict · kept {len(rows)} of {len(rows)} · ") and len(rows) == 19, said
+    assert second == "asked for standard: passed through, the strict box around keeps it" and "degraded" not in said, said
