@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 
-from support.actors import Actor
 from stockade.rules.promises import PROMISE_IDS
+from support.actors import Actor
 from support.cli import environment, inside, stockade
 
 

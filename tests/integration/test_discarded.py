@@ -8,6 +8,7 @@ each is shown to neither hide a file from the count nor reach the terminal.
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Any
 
 import pytest
@@ -161,6 +162,14 @@ def test_a_box_inside_a_box_says_it_to_whoever_asked(actor: Actor) -> None:
         run = actor.run(inside(actor, *words), tier="guarded", read=[str(actor.stage.lib)])
         told = "stockade: written to the private home and thrown away: 1 file\n"
         assert (run.returncode, run.stderr) == (0, "" if quiet else told)
+
+
+@requirement("end.discarded")
+def test_a_launch_line_says_it_too_for_it_has_no_report(actor: Actor) -> None:
+    made = shlex.split(stockade(actor, "explain", "--argv", "--tier", "strict", "--", "sh", "-c", "echo x > ~/.foo").out)
+    for argv, told in ((made, "1 file; stockade show last\n"), ([made[0], "--quiet", *made[1:]], "")):
+        done = actor.call(argv, env=environment(actor))
+        assert done.returncode == 0 and done.stderr.decode().endswith(told) and bool(done.stderr) is bool(told), done
 
 
 @requirement("end.discarded")
