@@ -112,6 +112,12 @@ def test_a_block_that_writes_is_seen_and_with_a_throw_away_home_it_is_not(
     assert done.returncode == 0 and not touched, done.stderr
 
 
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_line_that_is_only_read_redirects_into_the_home(path: Path) -> None:
+    only_read = FENCE.sub("", path.read_text(encoding="utf-8"))
+    assert not re.findall(r"""^.*>>?\s*["']?(?:~|\$HOME|\$\{HOME\})/.*$""", only_read, re.MULTILINE)
+
+
 def test_every_public_name_has_an_example() -> None:
     import stockade
 
