@@ -22,6 +22,8 @@ pub struct Args {
     pub state_home: Option<String>,
     pub cwd: Option<String>,
     pub setenv_fd: Option<RawFd>,
+    /// One byte of it is the go; until then nothing is made.
+    pub go_fd: Option<RawFd>,
     pub timeout_ms: Option<u64>,
     pub caller_pidfd: Option<RawFd>,
     /// A regular file that takes a line for each name that the command uses.
@@ -82,6 +84,7 @@ fn option(args: &mut Args, name: &str, value: &str) -> Result<(), Refusal> {
         "--state-home" => once(name, &mut args.state_home, value.to_string()),
         "--cwd" => once(name, &mut args.cwd, path(value)?),
         "--setenv-fd" => once(name, &mut args.setenv_fd, number(name, value)?),
+        "--go-fd" => once(name, &mut args.go_fd, number(name, value)?),
         "--timeout-ms" => once(name, &mut args.timeout_ms, number(name, value)?),
         "--caller-pidfd" => once(name, &mut args.caller_pidfd, number(name, value)?),
         "--trace-fd" => once(name, &mut args.trace_fd, number(name, value)?),

@@ -4,7 +4,7 @@
 //! plan promises what was requested: if not, nothing is made at all.
 
 use std::ffi::{c_char, CStr};
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use crate::alone;
@@ -220,7 +220,7 @@ pub fn requested(plan: &Plan) -> Result<Tier, Refusal> {
 /// A descriptor of the plan that the caller did not hand over would be one of
 /// ours: the control socket, say. Looked at before anything of ours is opened.
 fn check_inherited(plan: &Plan, args: &Args) -> Result<(), Refusal> {
-    let ours = [args.plan_fd, args.report_fd, args.setenv_fd, args.caller_pidfd, args.trace_fd];
+    let ours = [args.plan_fd, args.report_fd, args.setenv_fd, args.go_fd, args.caller_pidfd, args.trace_fd];
     for fd in &plan.fds {
         let fail = |detail: &str| Refusal::new("fds_denied", format!("descriptor {fd}")).detail(detail);
         if ours.contains(&Some(*fd)) {
@@ -299,7 +299,30 @@ impl Given {
             Some(fd) => env::parse_items(&read_all(adopt(fd), start)?).map_err(env_invalid)?,
             None => vec![],
         };
+        if let Some(fd) = args.go_fd {
+            wait_for_go(adopt(fd), args.caller_pidfd, start)?;
+        }
         Ok(Given { environ: block.environ(), set })
+    }
+}
+
+/// The end of the pipe is no word for it: the caller is gone then, or has changed its mind. Nor is the pipe waited
+/// for without it, because a fork of the caller's may hold the other end.
+fn wait_for_go(fd: OwnedFd, caller: Option<RawFd>, start: &Start) -> Result<(), Refusal> {
+    let gone = || Refusal::new("caller_gone", "--go-fd").detail("got its end, expected a byte");
+    let held = start.let_end();
+    let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut fds = [poll(fd.as_raw_fd()), poll(caller.unwrap_or(-1))];
+    // SAFETY: the array lives through the call.
+    while unsafe { libc::poll(fds.as_mut_ptr(), 2, -1) } < 0 {}
+    let mut byte = 0u8;
+    // SAFETY: one byte of ours. What the caller wrote before it went is still there, and counts.
+    let got = if fds[0].revents == 0 { 0 } else { unsafe { libc::read(fd.as_raw_fd(), (&raw mut byte).cast(), 1) } };
+    sys::set_mask(&held);
+    if got == 1 {
+        Ok(())
+    } else {
+        Err(gone())
     }
 }
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +17,10 @@ import pytest
 import stockade
 from stockade.plan import compile as compiler
 from stockade.plan.witness import Witness
-from stockade.process import prepare
-from support.live import processes_with
+from stockade.process import _box, prepare
+from support.live import processes_with, wait_until
+
+SRC = str(Path(stockade.__file__).resolve().parent.parent)
 
 
 @pytest.fixture(autouse=True)
@@ -67,17 +70,28 @@ def test_what_changed_is_compiled_again_and_the_command_runs_once(box: stockade.
     assert not processes_with(str(work))
 
 
+def at_the_gate(work: Path) -> bool:
+    """Tell whether a launcher of that workspace sleeps until it may go on."""
+    def waits(pid: int) -> str:
+        try:
+            return Path(f"/proc/{pid}/wchan").read_text()
+        except OSError:
+            return ""
+
+    return any("poll" in waits(pid) for pid in processes_with(f"ws={work}"))
+
+
 def test_nothing_runs_before_the_look_is_done(box: stockade.Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
+    work, seen = tmp_path / "work", []
 
     def slow(_self: Witness, _env: Any) -> bool:
-        time.sleep(0.5)  # a start takes 10 ms
-        seen.append((tmp_path / "work/ran").exists())
+        wait_until(lambda: at_the_gate(work), "the launcher waits")
+        seen.append((work / "ran").exists())
         return True
 
     monkeypatch.setattr(Witness, "still_true", slow)
-    assert appended(box).returncode in (0, 1)
-    assert seen == [False] and (tmp_path / "work/ran").exists()
+    assert appended(box).receipt.outcome == "exited"
+    assert seen == [False] and (work / "ran").exists()
 
 
 def test_a_look_that_fails_ends_the_launcher_that_waited(box: stockade.Sandbox, own_state: Path, tmp_path: Path,
@@ -94,30 +108,54 @@ def test_a_look_that_fails_ends_the_launcher_that_waited(box: stockade.Sandbox, 
     assert not processes_with(str(tmp_path / "work"))
 
 
-def test_a_fork_in_another_thread_holds_up_no_end(box: stockade.Sandbox) -> None:
+CALLER = """
+import os, signal, stockade, sys
+from stockade.plan.witness import Witness
+box = stockade.Sandbox(tier="strict", caller="repository", cwd=sys.argv[1])
+box.run(["sh", "-c", "true"], check=True)
+Witness.still_true = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+box.run(["sh", "-c", "echo x >> ran"])
+"""
+
+
+def test_a_caller_that_dies_during_the_look_leaves_nothing_running(own_state: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    died = subprocess.run([sys.executable, "-c", CALLER, str(work)], check=False, stderr=subprocess.PIPE,
+                          env={**os.environ, "PYTHONPATH": SRC})
+    assert died.returncode == -signal.SIGKILL
+    wait_until(lambda: not processes_with(f"ws={work}"), "the launcher is gone")
+    assert not (work / "ran").exists()
+    assert records(own_state)[:2] == ["launch", "end"] and set(records(own_state)[2:]) <= {"refused"}
+
+
+def test_a_fork_during_the_look_holds_up_neither_start_nor_end(box: stockade.Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """A child that only forks has a copy of each pipe of its parent until it ends."""
-    children: list[int] = []
-    stop = threading.Event()
+    children, kept = [], []
 
-    def fork() -> None:
-        while not stop.is_set():
-            child = os.fork()
-            if child == 0:
-                time.sleep(20)
-                os._exit(0)
-            children.append(child)
-            stop.wait(0.05)
+    def fork(_self: Witness, _env: Any) -> bool:
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+        children.append(child)
+        return True
 
-    thread = threading.Thread(target=fork)
-    thread.start()
+    def doubled() -> tuple[int, int]:
+        ends = pipe()
+        kept.append(os.dup(ends[1]))
+        return ends
+
+    pipe = _box._pipe
+    monkeypatch.setattr(_box, "_pipe", doubled)
+    monkeypatch.setattr(Witness, "still_true", fork)
+    started = time.monotonic()
     try:
-        started = time.monotonic()
-        for _ in range(20):
-            assert box.run(["sh", "-c", "exit 3"]).returncode == 3
-        assert time.monotonic() - started < 15
+        assert box.run(["sh", "-c", "exit 3"]).returncode == 3
+        assert time.monotonic() - started < 30
     finally:
-        stop.set()
-        thread.join()
         for child in children:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
+        for fd in kept:
+            os.close(fd)

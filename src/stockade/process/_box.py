@@ -54,7 +54,6 @@ class Box(subprocess.Popen[AnyStr]):
         self._reader = Reader(() if isinstance(launch, Bare) else launch.degraded)
         self._report: int | None = None
         self._gate: int | None = None
-        self._values = b""
         self._report_lock = threading.RLock()
         check_open(launch.pass_fds)
         # A stream that the caller closed is /dev/null for the command, in a box and without one:
@@ -79,11 +78,13 @@ class Box(subprocess.Popen[AnyStr]):
             self._report, write_end = _pipe()
             opened.append(write_end)
             extra = ["--report-fd", str(write_end)]
-            if launch.set_env or launch.gated:
-                values = self._make_gate(launch) if launch.gated else \
-                    sealed_memfd("stockade-env", env_items(launch.set_env))
-                opened.append(values)
-                extra += ["--setenv-fd", str(values)]
+            if launch.set_env:
+                opened.append(sealed_memfd("stockade-env", env_items(launch.set_env)))
+                extra += ["--setenv-fd", str(opened[-1])]
+            if launch.gated:
+                read_end, self._gate = _pipe()
+                opened.append(read_end)
+                extra += ["--go-fd", str(read_end)]
             if launch.tied:
                 caller = above_streams(os.pidfd_open(os.getpid()))
                 opened.append(caller)
@@ -94,11 +95,11 @@ class Box(subprocess.Popen[AnyStr]):
                 extra += ["--trace-fd", str(launch.trace_fd)]
             line = command_line(launch, source=["--plan-fd", str(plan)], extra=extra)
             super().__init__(line, pass_fds=handed, **popen)
-        except OSError as err:
+        except BaseException as err:
             self._close_report()
-            raise start_error(err) from err
-        except BaseException:
-            self._close_report()
+            self._drop_gate()
+            if isinstance(err, OSError):
+                raise start_error(err) from err
             raise
         finally:
             for fd in opened:
@@ -112,35 +113,26 @@ class Box(subprocess.Popen[AnyStr]):
             raise bare.journal.failed(bare.argv[0], err) from err
         self._reader.launch = bare.journal.launch
 
-    def _make_gate(self, launch: Launch) -> int:
-        """Return the reading end of a pipe for the variables: its end of file is the go."""
-        read_end, self._gate = _pipe()
-        self._values = env_items(launch.set_env)
-        return read_end
-
     def release(self) -> None:
-        """Let a gated launcher go on."""
-        fd = self._gate
-        if fd is None:
+        """Let a gated launcher go on. The byte is the word for it: the end of the pipe alone ends the launcher."""
+        if self._gate is None:
             return
         try:
-            view = memoryview(self._values)
-            while view:
-                view = view[os.write(fd, view):]
-            self._gate = None
-            os.close(fd)
+            os.write(self._gate, b"\1")
         except BrokenPipeError:
-            self._close_gate()  # it has ended; its record says why
-        except BaseException:
-            self._close_gate()
-            raise
+            pass  # it has ended; its record says why
+        self._drop_gate()
 
-    def _close_gate(self) -> None:
-        """Close an unreleased gate; before that the launcher ends, for it would start without variables."""
+    def _drop_gate(self) -> None:
         fd, self._gate = self._gate, None
         if fd is not None:
-            super().send_signal(signal.SIGKILL)
             os.close(fd)
+
+    def _close_gate(self) -> None:
+        """End a launcher that was not let go, before it could say so."""
+        if self._gate is not None:
+            super().send_signal(signal.SIGKILL)
+            self._drop_gate()
 
     # -- records ---------------------------------------------------------------------------
 
