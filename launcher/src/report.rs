@@ -310,8 +310,11 @@ impl Report {
     }
 }
 
-/// A line for a person, in one write; nobody may be there to read it.
+/// A line for a person, in one write; nobody may be there to read it, and a full pipe is not waited for for ever.
 pub fn say(what: &str) {
+    if wait_writable(libc::STDERR_FILENO).is_err() {
+        return;
+    }
     write_all(libc::STDERR_FILENO, format!("stockade: {what}\n").as_bytes()).ok();
 }
 

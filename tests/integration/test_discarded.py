@@ -7,15 +7,17 @@ each is shown to neither hide a file from the count nor reach the terminal.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shlex
+import subprocess
 from typing import Any
 
 import pytest
 
 from requirements import requirement
 from support.actors import PYTHON, Actor
-from support.cli import environment, inside, line, stockade
+from support.cli import environment, inside, line, start, stockade
 from support.terminal import Terminal
 
 NOTHING = {"files": 0, "bytes": 0, "names": [], "complete": True}
@@ -170,6 +172,15 @@ def test_a_launch_line_says_it_too_for_it_has_no_report(actor: Actor) -> None:
     for argv, told in ((made, "1 file; stockade show last\n"), ([made[0], "--quiet", *made[1:]], "")):
         done = actor.call(argv, env=environment(actor))
         assert done.returncode == 0 and done.stderr.decode().endswith(told) and bool(done.stderr) is bool(told), done
+
+
+@requirement("end.discarded")
+def test_a_standard_error_that_is_full_and_never_read_does_not_hold_the_run_up(actor: Actor) -> None:
+    script = "echo x > ~/.foo; head -c 65536 /dev/zero >&2; exit 3"
+    with start(actor, "run", "--tier", "strict", "--", "sh", "-c", script, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
+        assert child.stderr is not None and fcntl.fcntl(child.stderr, fcntl.F_GETPIPE_SZ) == 65536
+        assert child.wait(timeout=60) == 3
+        assert child.stderr.read() == bytes(65536)
 
 
 @requirement("end.discarded")
