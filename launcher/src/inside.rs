@@ -33,6 +33,10 @@ pub struct Asked {
     pub fds: Vec<OwnedFd>,
 }
 
+/// What the records of boxes inside may take of the log: at once, and for each second that the box lives.
+const NESTED_BYTES: usize = 16 << 20;
+const NESTED_BYTES_PER_SECOND: usize = 16 << 10;
+
 /// What the box has sent in the current second, and ever.
 struct Budget {
     since: Instant,
@@ -98,6 +102,8 @@ pub struct Inside {
     pub crowded: u64,
     /// Until when nothing is taken.
     rests: Option<Instant>,
+    /// Of records of the boxes inside: since the first, and how many bytes.
+    nested: Option<(Instant, usize)>,
 }
 
 impl Inside {
@@ -132,7 +138,7 @@ impl Inside {
             return;
         }
         self.accept();
-        let mut open = vec![];
+        let (mut open, mut gone) = (vec![], vec![]);
         let mut rest = std::mem::take(&mut self.connections).into_iter();
         for Connection { fd, since } in rest.by_ref() {
             let received = &mut self.received;
@@ -142,20 +148,41 @@ impl Inside {
             });
             match end {
                 End::Open => open.push(Connection { fd, since }),
-                End::Closed => {}
-                End::TooMuch(mut fds) => {
+                // An empty message looks the same, and another may wait behind it.
+                End::Closed => {
+                    self.budget.work();
+                    gone.push(fd);
+                }
+                End::TooMuch(fds) => {
                     self.closed += 1;
-                    fds.push(fd);
-                    wire::discard(fds);
+                    gone.extend(fds);
+                    gone.push(fd);
                 }
                 End::Asks(fds) => self.asked.push(Asked { link: fd, fds }),
             }
-            if !self.asked.is_empty() || self.resting() {
+            if !self.asked.is_empty() || self.budget.tired().is_some() || gone.len() > wire::MAX_FDS {
                 break;
             }
         }
+        wire::discard(gone);
+        self.resting();
         self.connections = open.into_iter().chain(rest).collect();
         self.make_room();
+    }
+
+    /// Records of boxes inside go to the same log.
+    pub fn charge(&mut self, bytes: usize) {
+        if bytes > 0 {
+            self.nested.get_or_insert_with(|| (Instant::now(), 0)).1 += bytes;
+        }
+    }
+
+    /// True while there may be no further box inside, for the sake of the log.
+    pub fn spent(&self) -> bool {
+        let over = |(since, bytes): (Instant, usize)| {
+            bytes > NESTED_BYTES.saturating_add(since.elapsed().as_secs() as usize * NESTED_BYTES_PER_SECOND)
+        };
+        self.nested.is_some_and(over)
     }
 
     /// True while the box has had what it may of this second, or what it sent cannot be closed.
@@ -199,7 +226,7 @@ impl Drop for Inside {
 
 enum End {
     Open,
-    /// Nobody is left at the other end, and no message in it.
+    /// Nobody is left at the other end, as far as one can see.
     Closed,
     /// With what came with the message.
     TooMuch(Vec<OwnedFd>),
@@ -280,6 +307,28 @@ mod tests {
         let mut heard = 0;
         inside.serve(|_| heard += 1);
         assert_eq!((heard, inside.descriptors().count(), inside.until()), (1, 1, None));
+    }
+
+    #[test]
+    fn records_of_boxes_inside_are_bounded_at_once_and_by_the_second() {
+        let mut inside = Inside::default();
+        inside.charge(NESTED_BYTES);
+        assert!(!inside.spent());
+        inside.charge(1);
+        assert!(inside.spent());
+        let since = Instant::now().checked_sub(SECOND * 2).expect("a clock that has run for two seconds");
+        inside.nested = inside.nested.map(|(_, bytes)| (since, bytes));
+        assert!(!inside.spent());
+    }
+
+    #[test]
+    fn a_connection_that_seems_closed_is_not_closed_by_the_supervisor_alone() {
+        let (here, end) = wire::pair().expect("sockets");
+        let mut inside = Inside::default();
+        inside.connections.push(Connection { fd: here, since: Instant::now() });
+        wire::send(end.as_raw_fd(), b"", &[], false).expect("room");
+        inside.serve(|_| panic!("an empty message is no record"));
+        assert_eq!((inside.connections.len(), inside.budget.work), (0, 1));
     }
 
     #[test]

@@ -169,7 +169,11 @@ fn drain(uplink: &OwnedFd, records: &mut Vec<Vec<u8>>) -> bool {
 fn busy(box_: &Supervisor) -> Option<String> {
     let live = box_.nests.live.len();
     let full = || (live >= MAX_LIVE).then(|| format!("got {live} boxes in it, expected fewer than {MAX_LIVE}"));
-    box_.status.map(|_| ENDING.to_string()).or_else(full)
+    let spent = || {
+        let said = "got more records of boxes in it than the log takes from one box, expected fewer for a while";
+        box_.inside.spent().then(|| said.to_string())
+    };
+    box_.status.map(|_| ENDING.to_string()).or_else(full).or_else(spent)
 }
 
 /// Starts a supervisor for each who waits.

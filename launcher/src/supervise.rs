@@ -353,6 +353,7 @@ impl Supervisor {
             return None;
         }
         let mut messages = self.nests.take();
+        self.inside.charge(messages.iter().map(Vec::len).sum());
         if !self.nests.waits() {
             self.inside.serve(|message| messages.push(message.to_vec()));
         }

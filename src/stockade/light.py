@@ -57,6 +57,8 @@ else:
         """Makes one object of each name of a class body that has a plain value."""
 
         def __new__(meta, name, bases, own):
+            if getattr(bases[0], "__members__", None):
+                raise TypeError(f"{name}: {bases[0].__qualname__} has members and cannot be extended")
             names = [key for key, value in own.items() if key[0] != "_" and type(value) in (int, str)]
             plain = {key: own.pop(key) for key in names}
             cls = super().__new__(meta, name, bases, own)
@@ -87,8 +89,13 @@ else:
         def __getitem__(cls, name):
             return cls.__members__[name]
 
-        def __setattr__(cls, name, value):
+        def __reversed__(cls):
+            return reversed(tuple(cls.__members__.values()))
+
+        def __setattr__(cls, name, value=None):
             raise AttributeError(f"cannot set {name!r} of {cls.__qualname__}")
+
+        __delattr__ = __setattr__
 
     def _repr(member):
         return f"<{type(member).__name__}.{member.name}: {member.value!r}>"

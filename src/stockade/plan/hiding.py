@@ -15,7 +15,8 @@ from stockade.errors import Refused
 from stockade.frozen import NamedTuple
 from stockade.light import Iterable, Iterator, Mapping
 from stockade.plan import mountinfo, own
-from stockade.plan.want import Want, below_any
+from stockade.plan.want import Want, below_any, is_below
+from stockade.plan.witness import Witness
 from stockade.rules.load import Entry, load_list
 from stockade.rules.match import expanded, is_pattern, matches
 from stockade.rules.moves import XDG, locations
@@ -54,9 +55,10 @@ class Walk:
     whatever appears there later is hidden as well.
     """
 
-    __slots__ = ("_listings", "absent", "links")
+    __slots__ = ("_listings", "_witness", "absent", "links")
 
-    def __init__(self) -> None:
+    def __init__(self, witness: Witness) -> None:
+        self._witness = witness
         self._listings: dict[str, Mapping[str, bool] | None] = {}
         self.absent: set[str] = set()  # names that were looked for and are not there
         self.links: dict[str, str] = {}  # a listed name that is a symbolic link -> what it leads to
@@ -64,16 +66,15 @@ class Walk:
     def listing(self, directory: str) -> Mapping[str, bool] | None:
         """Return name -> is a symbolic link; None when it is no readable directory."""
         if directory not in self._listings:
+            # Before it is read: what changes in between is a change. A name that becomes a symbolic link later
+            # leads to an object nobody hid yet.
+            self._witness.saw(directory)
             try:
                 with os.scandir(directory) as entries:
                     self._listings[directory] = {entry.name: entry.is_symlink() for entry in entries}
             except OSError:
                 self._listings[directory] = None
         return self._listings[directory]
-
-    def directories(self) -> tuple[str, ...]:
-        """Return the directories that were looked into."""
-        return tuple(self._listings)
 
     def find(self, directory: str, name: str) -> list[str]:
         """Return canonical places of a relative name or pattern; a final link's target as well."""
@@ -126,13 +127,14 @@ def survey(want: Want) -> tuple[tuple[Hidden, ...], str | None]:
 
     A profile's own grants do not count as such: a reviewed profile shows its tool's own sign-in.
     """
-    walk = Walk()
+    walk = Walk(want.witness)
     found = [Hidden(path=_topmost_missing(path), why="own state")
              for path in own.state_homes(want.homes, want.env, want.state_home)]
     opened = None
     if want.guarded:
         ears = _Ears(want, walk)
-        for item in _stores(want, walk):
+        stores = _stores(want, walk)
+        for item in (*stores, *_aliases(stores, want)):
             if not ears.concerns(item):
                 found.append(item)
                 continue
@@ -146,7 +148,7 @@ def survey(want: Want) -> tuple[tuple[Hidden, ...], str | None]:
             raise Refused("grant_unsupported", f"hide {path}: every box has {' and '.join(OWN)} of its own and a root",
                           hint="name what is to be hidden below it; strict shows no more than it needs")
     found.extend(Hidden(path=spelling, why="hide") for path in want.hide for spelling in spellings(path))
-    found.extend(_aliases(found, want))
+    found.extend(_aliases([item for item in found if item.why in ("own state", "hide")], want))
     return _outermost(found), opened
 
 
@@ -176,8 +178,6 @@ def _stores(want: Want, walk: Walk) -> list[Hidden]:
             known = found.get(path)
             if known is None or (known.keep and not entry.keep):
                 found[path] = Hidden(path, entry.id, entry.keep, (), path not in walk.absent)
-    # A name that becomes a symbolic link later leads to an object nobody hid yet.
-    want.witness.saw(*walk.directories())
     return list(found.values())
 
 
@@ -272,7 +272,10 @@ def _aliases(found: Iterable[Hidden], want: Want) -> list[Hidden]:
         outer = next((items[above] for above in parents(path) if above in items), None)
         if outer is not None and point != path and not stays(path, outer):
             result.append(Hidden(path=point, why=outer.why))
-    return [item for item in result if not item.path.startswith(COVERED)]
+    # What lies in a private place is seen where a grant shows it again.
+    shown = (*want.write, *want.read)
+    return [item for item in result if not item.path.startswith(COVERED) or below_any(item.path, shown)
+            or any(is_below(path, item.path) for path in shown)]
 
 
 def _outermost(found: Iterable[Hidden]) -> tuple[Hidden, ...]:
