@@ -18,6 +18,9 @@ const STAY: Duration = Duration::from_secs(1);
 const MESSAGE_MAX_BYTES: usize = 8 << 10;
 /// For the whole box: connections are free, so a budget of their own would be none.
 const RATE_PER_SECOND: u32 = 100;
+const SECOND: Duration = Duration::from_secs(1);
+/// Between two attempts to close what could not be closed.
+const RELIEF: Duration = Duration::from_millis(100);
 const BYTES_PER_SECOND: usize = 64 << 10;
 /// For the whole life of the box: what a log can be made to hold from inside.
 const BYTES_MAX: usize = 16 << 20;
@@ -33,6 +36,8 @@ pub struct Asked {
 /// What the box has sent in the current second, and ever.
 struct Budget {
     since: Instant,
+    /// Requests, and what was refused: neither is in the record, and each makes work.
+    work: u32,
     count: u32,
     bytes: usize,
     total: usize,
@@ -40,7 +45,7 @@ struct Budget {
 
 impl Default for Budget {
     fn default() -> Self {
-        Budget { since: Instant::now(), count: 0, bytes: 0, total: 0 }
+        Budget { since: Instant::now(), work: 0, count: 0, bytes: 0, total: 0 }
     }
 }
 
@@ -48,15 +53,29 @@ impl Budget {
     /// False when a message of this size is too much. Only what is taken counts: what is refused costs the
     /// box a connection, and not its record for the rest of its life.
     fn spend(&mut self, size: usize) -> bool {
-        if self.since.elapsed() > Duration::from_secs(1) {
-            (self.since, self.count, self.bytes) = (Instant::now(), 0, 0);
-        }
+        self.begin_second();
         let (count, bytes, total) = (self.count + 1, self.bytes + size, self.total + size);
         if count > RATE_PER_SECOND || bytes > BYTES_PER_SECOND || total > BYTES_MAX {
             return false;
         }
         (self.count, self.bytes, self.total) = (count, bytes, total);
         true
+    }
+
+    fn begin_second(&mut self) {
+        if self.since.elapsed() > SECOND {
+            (self.since, self.work, self.count, self.bytes) = (Instant::now(), 0, 0, 0);
+        }
+    }
+
+    fn work(&mut self) {
+        self.begin_second();
+        self.work += 1;
+    }
+
+    /// When there may be work again, if there was too much.
+    fn tired(&self) -> Option<Instant> {
+        (self.work >= RATE_PER_SECOND).then(|| self.since + SECOND)
     }
 }
 
@@ -77,6 +96,8 @@ pub struct Inside {
     pub closed: u64,
     /// Those that were closed because others waited.
     pub crowded: u64,
+    /// Until when nothing is taken.
+    rests: Option<Instant>,
 }
 
 impl Inside {
@@ -88,7 +109,8 @@ impl Inside {
     pub fn descriptors(&self) -> impl Iterator<Item = RawFd> + '_ {
         // A full house waits in the backlog; not polling the listener keeps us from spinning.
         let listener = self.listener.as_ref().filter(|_| !self.full());
-        listener.map(|l| l.as_raw_fd()).into_iter().chain(self.connections.iter().map(|c| c.fd.as_raw_fd()))
+        let all = listener.map(|l| l.as_raw_fd()).into_iter().chain(self.connections.iter().map(|c| c.fd.as_raw_fd()));
+        all.filter(|_| self.rests.is_none())
     }
 
     fn full(&self) -> bool {
@@ -97,37 +119,55 @@ impl Inside {
 
     /// When `serve` has to make room, if nothing happens before.
     pub fn until(&self) -> Option<Instant> {
+        if self.rests.is_some() {
+            return self.rests;
+        }
         self.connections.first().filter(|_| self.full()).map(|oldest| oldest.since + STAY)
     }
 
-    /// Takes what is there; each message goes to `record`.
+    /// Takes what is there; each message goes to `record`. One request for a box at a time, and a rest when there
+    /// was more to do than a box may give: what was said meanwhile waits in the socket.
     pub fn serve(&mut self, mut record: impl FnMut(&[u8])) {
+        if self.resting() {
+            return;
+        }
         self.accept();
-        let Inside { connections, budget, received, closed, asked, .. } = self;
-        let served = std::mem::take(connections).into_iter().filter_map(|Connection { fd, since }| {
-            let end = read(&fd, budget, &mut |message| {
+        let mut open = vec![];
+        let mut rest = std::mem::take(&mut self.connections).into_iter();
+        for Connection { fd, since } in rest.by_ref() {
+            let received = &mut self.received;
+            let end = read(&fd, &mut self.budget, &mut |message| {
                 *received += 1;
                 record(message);
             });
             match end {
-                End::Open => return Some(Connection { fd, since }),
+                End::Open => open.push(Connection { fd, since }),
                 End::Closed => {}
                 End::TooMuch(mut fds) => {
-                    *closed += 1;
+                    self.closed += 1;
                     fds.push(fd);
                     wire::discard(fds);
                 }
-                End::Asks(fds) => asked.push(Asked { link: fd, fds }),
+                End::Asks(fds) => self.asked.push(Asked { link: fd, fds }),
             }
-            None
-        });
-        *connections = served.collect();
+            if !self.asked.is_empty() || self.resting() {
+                break;
+            }
+        }
+        self.connections = open.into_iter().chain(rest).collect();
         self.make_room();
+    }
+
+    /// True while the box has had what it may of this second, or what it sent cannot be closed.
+    fn resting(&mut self) -> bool {
+        let tired = self.budget.tired().filter(|at| Instant::now() < *at);
+        self.rests = tired.or_else(|| wire::burdened().then(|| Instant::now() + RELIEF));
+        self.rests.is_some()
     }
 
     /// What they had said is read.
     fn make_room(&mut self) {
-        if self.full() {
+        if self.full() && self.rests.is_none() {
             let stayed = self.connections.iter().take_while(|c| c.since.elapsed() >= STAY).count();
             self.crowded += stayed as u64;
             wire::discard(self.connections.drain(..stayed).map(|c| c.fd).collect());
@@ -175,10 +215,15 @@ fn read(fd: &OwnedFd, budget: &mut Budget, record: &mut impl FnMut(&[u8])) -> En
             Ok((0, fds)) if fds.is_empty() => return End::Closed,
             Ok((size, fds)) if size > MESSAGE_MAX_BYTES => return End::TooMuch(fds),
             // It holds no byte of the record, and has its own bound: the boxes that live (nested.rs).
-            Ok((size, fds)) if &buffer[..size] == MAGIC => return End::Asks(fds),
-            Ok((size, fds)) if !budget.spend(size) => return End::TooMuch(fds),
-            Ok((size, fds)) if fds.is_empty() => record(&buffer[..size]),
-            Ok((_, fds)) => return End::TooMuch(fds),
+            Ok((size, fds)) if &buffer[..size] == MAGIC => {
+                budget.work();
+                return End::Asks(fds);
+            }
+            Ok((size, fds)) if fds.is_empty() && budget.spend(size) => record(&buffer[..size]),
+            Ok((_, fds)) => {
+                budget.work();
+                return End::TooMuch(fds);
+            }
         }
     }
     End::Open
@@ -205,6 +250,36 @@ mod tests {
         inside.serve(|said| heard.push(said.to_vec()));
         assert_eq!((inside.connections.len(), inside.crowded), (1, CONNECTIONS_MAX as u64 - 1));
         assert_eq!((heard, inside.until()), (vec![b"heard".to_vec()], None));
+    }
+
+    #[test]
+    fn one_request_for_a_box_is_taken_at_a_time_and_the_others_wait() {
+        let pairs: Vec<_> = (0..3).map(|_| wire::pair().expect("sockets")).collect();
+        let (here, ends): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+        let mut inside = Inside::default();
+        inside.connections = here.into_iter().map(|fd| Connection { fd, since: Instant::now() }).collect();
+        ends.iter().for_each(|end| wire::send(end.as_raw_fd(), MAGIC, &[], false).expect("room"));
+        for left in [2, 1, 0] {
+            inside.serve(|_| panic!("a request is no record"));
+            assert_eq!((inside.asked.len(), inside.connections.len()), (1, left));
+            inside.asked.clear();
+        }
+    }
+
+    #[test]
+    fn requests_and_what_is_refused_have_a_budget_and_then_nothing_is_taken() {
+        let (here, end) = wire::pair().expect("sockets");
+        let mut inside = Inside::default();
+        inside.connections.push(Connection { fd: here, since: Instant::now() });
+        (0..RATE_PER_SECOND).for_each(|_| inside.budget.work());
+        wire::send(end.as_raw_fd(), b"later", &[], false).expect("room");
+        inside.serve(|_| panic!("taken"));
+        assert_eq!((inside.descriptors().count(), inside.until().is_some()), (0, true));
+        inside.budget.since = Instant::now().checked_sub(SECOND * 2).expect("a clock that has run for two seconds");
+        inside.budget.begin_second();
+        let mut heard = 0;
+        inside.serve(|_| heard += 1);
+        assert_eq!((heard, inside.descriptors().count(), inside.until()), (1, 1, None));
     }
 
     #[test]

@@ -88,6 +88,11 @@ impl Nests {
         self.lent.is_some() && !self.waiting.is_empty()
     }
 
+    /// Requests wait: no other one is taken, whose descriptors would be ours to hold.
+    pub fn waits(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     pub fn none_lives(&self) -> bool {
         self.live.is_empty()
     }
@@ -299,6 +304,7 @@ impl Held {
             next = next.max(fd + 1);
         }
         close_from(next, RawFd::MAX).map_err(fail)?;
+        wire::begin_anew();
         Ok(ManuallyDrop::into_inner(held))
     }
 

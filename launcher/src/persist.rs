@@ -84,6 +84,8 @@ pub struct Compared {
     /// The first root whose plan says that any change fails the run and that has one, or
     /// could not be compared, in one line.
     pub failed: Option<String>,
+    /// A root could not be looked at for want of descriptors or memory: a later look will tell.
+    pub unseen: bool,
 }
 
 /// The state of every watched root at one time.
@@ -162,6 +164,7 @@ impl Root {
         let dir = match now {
             Ok((identity, dir)) if identity == self.state.identity => dir,
             Ok(_) => return self.root_is_lost(number, result, ChangeKind::Changed),
+            Err(e) if is_short(&e) => return self.unseen(result, &e),
             Err(_) => return self.root_is_lost(number, result, ChangeKind::Removed),
         };
         let after = look_at(dir.as_raw_fd(), &self.names);
@@ -208,6 +211,13 @@ impl Root {
         result.degraded.push(format!("persistence of {root} not compared: the root is another object"));
     }
 
+    /// Nobody looked: that says nothing of the root.
+    fn unseen(&self, result: &mut Compared, error: &io::Error) {
+        let root = show(self.watched.root.as_bytes());
+        result.unseen = true;
+        result.degraded.push(format!("persistence of {root} not compared: {error}"));
+    }
+
     fn failure(&self, changes: &[Change], degraded: &[String]) -> Option<String> {
         const WANTED: &str = "expected no change in places that run code later";
         let first = match (changes, degraded) {
@@ -239,6 +249,11 @@ impl Root {
             result.degraded.push(format!("persistence of {root}: {} could not be read", show(path)));
         }
     }
+}
+
+/// Of descriptors or memory, this process or the machine.
+fn is_short(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
 }
 
 fn wall_clock_ns() -> i128 {

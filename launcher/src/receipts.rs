@@ -174,9 +174,10 @@ impl Session {
             let lost = quarantine::act(&before, &mut compared.changes, journal, 0);
             compared.degraded.splice(0..0, lost);
         }
+        let unseen = compared.unseen;
         self.write_end(box_, out, compared, out.settled.take());
-        // Only now: a crash up to here loses nothing.
-        drop(journal);
+        // Only now: a crash up to here loses nothing. What was not seen the next launch there compares.
+        journal.filter(|_| unseen).map(Journal::keep);
     }
 
     fn copy_back(&self, box_: &Supervisor, out: &Out) -> (Vec<Copied>, Vec<String>) {

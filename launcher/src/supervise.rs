@@ -130,8 +130,10 @@ impl Supervisor {
         let caller = if self.ended.is_some() { -1 } else { self.caller.unwrap_or(-1) };
         let link = if self.ended.is_some() { -1 } else { self.link.unwrap_or(-1) };
         let mut fds = vec![poll(self.signals.as_raw_fd()), poll(control), poll(errors), poll(caller), poll(link)];
-        fds.extend(self.inside.descriptors().chain(self.nests.descriptors()).map(poll));
-        let next = [self.deadline, self.inside.until()].into_iter().flatten().min();
+        let heard = !self.nests.waits();
+        fds.extend(self.inside.descriptors().filter(|_| heard).chain(self.nests.descriptors()).map(poll));
+        let until = self.inside.until().filter(|_| heard);
+        let next = [self.deadline, until].into_iter().flatten().min();
         let left = next.map(|at| at.saturating_duration_since(Instant::now()));
         // Rounded up: waking a moment early would spin.
         let timeout = left.map_or(-1, |left| (left + Duration::from_micros(999)).as_millis().min(1 << 30) as i32);
@@ -144,8 +146,7 @@ impl Supervisor {
             errors: got(2),
             caller: got(3),
             link: got(4),
-            inside: fds[5..].iter().any(|fd| fd.revents != 0)
-                || self.inside.until().is_some_and(|at| Instant::now() >= at),
+            inside: fds[5..].iter().any(|fd| fd.revents != 0) || until.is_some_and(|at| Instant::now() >= at),
         }
     }
 
@@ -348,7 +349,9 @@ impl Supervisor {
             return None;
         }
         let mut messages = self.nests.take();
-        self.inside.serve(|message| messages.push(message.to_vec()));
+        if !self.nests.waits() {
+            self.inside.serve(|message| messages.push(message.to_vec()));
+        }
         if self.nests.ask(std::mem::take(&mut self.inside.asked)) {
             // A P1 that cannot be told is gone, which the loop sees next.
             let _ = control::send_order(self.control.as_raw_fd(), &Order::Lend);

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::args::Args;
 use crate::init::Start;
-use crate::nested::request::{Request, MAGIC};
+use crate::nested::request::{self, Request, MAGIC, MAX_BYTES, MAX_KEPT};
 use crate::nested::wire;
 use crate::receipts::{Out, REFUSED};
 use crate::report::{Refusal, Report};
@@ -72,6 +72,10 @@ fn ask(args: &Args, block: &Block, start: &Start) -> Result<Client, Failed> {
     // SAFETY: the number is the caller's, and stays ours until the end.
     let copy = unsafe { BorrowedFd::borrow_raw(plan_fd) }.try_clone_to_owned().map_err(fail("plan"))?;
     let kept = plan::descriptors_of(&copy.into()).map_err(Some)?;
+    if kept.len() > MAX_KEPT {
+        let detail = format!("got {} descriptors to keep, expected at most {MAX_KEPT} inside a box", kept.len());
+        return Err(Some(Refusal::new("fds_denied", "request").detail(detail)));
+    }
     let given = Given::own(args, block, start).map_err(Some)?;
     let items = |pairs: Vec<(Vec<u8>, Vec<u8>)>| pairs.into_iter().map(|(n, v)| [n, v].join(&b'=')).collect();
     let request = Request {
@@ -87,7 +91,13 @@ fn ask(args: &Args, block: &Block, start: &Start) -> Result<Client, Failed> {
         // Our own start has changed that of SIGCHLD.
         ignored: Start::ignored_here() | u64::from(start.sigchld_ignored) << (libc::SIGCHLD - 1),
     };
-    let sealed = sys::sealed_memfd(&request.bytes()).map_err(fail("request"))?;
+    let bytes = request.bytes();
+    if request::parse(&bytes).is_none() {
+        // The one that listens would take it for another version's.
+        let detail = format!("got {} bytes, expected at most {MAX_BYTES} and 65,536 words of 128 KiB", bytes.len());
+        return Err(Some(Refusal::new("exec_failed", "argument list or environment").detail(detail)));
+    }
+    let sealed = sys::sealed_memfd(&bytes).map_err(fail("request"))?;
     let null = sys::openat(libc::AT_FDCWD, c"/dev/null", libc::O_RDWR, 0).map_err(fail("/dev/null"))?;
     let open = |fd: RawFd| if sys::fstat(fd).is_ok() { fd } else { null.as_raw_fd() };
     let streams = [open(0), open(1), open(2)];

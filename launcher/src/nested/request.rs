@@ -13,7 +13,7 @@ use crate::plan::canonical;
 pub const MAGIC: &[u8] = b"stockade.nest.v1\n";
 pub const MAX_BYTES: usize = 8 << 20;
 const MAX_ITEMS: usize = 1 << 16;
-const MAX_KEPT: usize = 64;
+pub const MAX_KEPT: usize = 64;
 const MAX_FD: u32 = 1 << 16;
 /// MAX_ARG_STRLEN of execve(2).
 const MAX_ITEM_BYTES: usize = 128 << 10;

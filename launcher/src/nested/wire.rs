@@ -6,6 +6,7 @@
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::sync::{Mutex, PoisonError};
 
 use crate::sys::{self, check};
 
@@ -68,7 +69,30 @@ pub fn wait_for_word(fd: RawFd) {
 /// The last close of a socket with SO_LINGER sleeps for as long as its maker said, with our signals
 /// blocked; not in a process that is ending (net/ipv4/af_inet.c, inet_release). So one is made that holds them
 /// too, and ended after ours are closed. A connection is such a descriptor: messages wait in it.
+/// Where none can be made they are kept, and `burdened` tries again.
 pub fn discard(fds: Vec<OwnedFd>) {
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    kept.extend(fds);
+    close_with_help(&mut kept);
+}
+
+static KEPT: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
+
+/// True while descriptors that came out of the box cannot be closed: whoever takes more then has none left for
+/// the record and the comparison at the end.
+pub fn burdened() -> bool {
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    close_with_help(&mut kept);
+    !kept.is_empty()
+}
+
+/// For a copy of the process that has closed all that was open.
+pub fn begin_anew() {
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    std::mem::take(&mut *kept).into_iter().for_each(std::mem::forget);
+}
+
+fn close_with_help(fds: &mut Vec<OwnedFd>) {
     if fds.is_empty() {
         return;
     }
@@ -79,15 +103,14 @@ pub fn discard(fds: Vec<OwnedFd>) {
             unsafe { libc::pause() };
         },
         Ok(child) => {
-            drop(fds);
+            fds.clear();
             // SAFETY: no pointers; nobody else reaps this child.
             unsafe {
                 libc::kill(child, libc::SIGKILL);
                 libc::waitpid(child, std::ptr::null_mut(), libc::__WALL);
             }
         }
-        // They stay open, and end with this process.
-        Err(_) => std::mem::forget(fds),
+        Err(_) => {}
     }
 }
 

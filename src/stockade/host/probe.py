@@ -48,6 +48,8 @@ BROKEN = frozenset({"usage", "plan_missing", "plan_unsealed", "plan_owner", "pla
 # With when the host was asked, and the version of what is on disk.
 _memory: dict[str, tuple[HostFacts, float, Any]] = {}
 _lock = allocate_lock()
+# A fork while another thread holds it would leave the child waiting for ever.
+os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 def host_facts(state: StateHome, *, fresh: bool = False) -> HostFacts:

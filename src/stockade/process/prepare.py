@@ -61,6 +61,8 @@ Key = tuple[object, ...]
 # The oldest goes first, whether used or not: each look-up compares a whole request.
 _remembered: dict[Key, tuple[Prepared, Witness, Looked]] = {}
 _lock = allocate_lock()
+# A fork while another thread holds it would leave the child waiting for ever.
+os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 def prepare(request: Request, *, stored: bool = False) -> Prepared:
