@@ -10,6 +10,7 @@ from stockade.cli.commands import ROOT
 from stockade.cli.grammar import Command
 from support.actors import PYTHON, Actor, make_repository
 from support.cli import environment, stockade
+from support.trees import changes, snapshot
 
 
 def commands(command: Command = ROOT, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Command]]:
@@ -53,10 +54,12 @@ def shell(user: Actor) -> Iterator[tuple[Actor, str]]:
 
 
 @pytest.mark.parametrize(("path", "example"), EXAMPLES, ids=[example for _, example in EXAMPLES])
-def test_every_example_works_as_it_stands(shell: tuple[Actor, str], path: tuple[str, ...], example: str) -> None:
+def test_every_example_works_as_it_stands_and_leaves_home_and_project_alone(shell: tuple[Actor, str], path: tuple[str, ...], example: str) -> None:
     actor, place = shell
     env = environment(actor)
     env["PATH"] = f"{actor.home}/bin:{env['PATH']}"
+    before = snapshot(actor.host(actor.home), (".local",))  # our own state is there
     done = actor.call(["/bin/sh", "-c", example], cwd=place, env=env)
     assert done.returncode == 0, (example, done.stdout, done.stderr)
     assert b"Traceback" not in done.stderr
+    assert changes(before, snapshot(actor.host(actor.home), (".local",))) == {}

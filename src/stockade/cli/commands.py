@@ -61,7 +61,7 @@ _RUN = Command(
           "--receipt FILE or stockade show last "
           "has them.",),
     examples=("stockade run -- sh -c 'echo in a box'", "stockade run --tier strict --receipt - true",
-              "stockade run --on-persistence fail -- sh -c 'echo built > out.txt'",
+              "stockade run --on-persistence fail -- sh -c 'echo built > /tmp/out.txt'",
               "stockade run --tier strict --net host --env GREETING=hello --timeout 30s -- sh -c 'echo $GREETING'"))
 
 _SHELL = Command(
@@ -98,8 +98,10 @@ _LEARN = Command(
     more=("Watching slows a command that names many files, and strace or gdb do not work inside meanwhile. What it "
           "proposes is what this one run asked for: read it before you keep it. Credential stores, places that run "
           "code later and control sockets are named apart, with the option that would grant them, never proposed.",),
-    examples=("echo hello > ~/note.txt; stockade learn --tier strict -- cat ~/note.txt || true",
-              "echo hello > ~/note.txt; stockade learn --tier strict --save mytool -- cat ~/note.txt || true",
+    # In a throw-away home: an example that is typed must leave alone what a person has.
+    examples=("HOME=$(mktemp -d) sh -c 'echo hi > ~/note.txt; stockade learn --tier strict cat ~/note.txt' || true",
+              "HOME=$(mktemp -d) XDG_CONFIG_HOME= sh -c "
+              "'echo hi > ~/n; stockade learn --tier strict --save mytool cat ~/n' || true",
               "stockade learn --tier strict --json -- true"))
 
 _DOCTOR = Command(
@@ -176,8 +178,8 @@ _POLICY = Command(
                 text="Without FILE: all files that hold here, and whose they are. With one: its content, and of a file "
                      "in /etc/stockade whose it is. Status 1: invalid, with file, line and reason. 2: no such file.",
                 examples=("stockade policy check",
-                          "printf 'min_tier = \"guarded\"\\n' > draft.toml; stockade policy check draft.toml",
-                          "echo 'min_teir = 1' > draft.toml; stockade policy check --json draft.toml || true"))),
+                          "f=$(mktemp); echo 'min_tier = \"guarded\"' > $f; stockade policy check $f",
+                          "f=$(mktemp); echo 'min_teir = 1' > $f; stockade policy check --json $f || true"))),
     examples=("stockade policy show", "stockade policy check"))
 
 _TRUST = Command(
@@ -186,12 +188,13 @@ _TRUST = Command(
     options=(Option(name="--yes", help="do not ask"), Option(name="--revoke", help="take trust back"), JSON),
     text="Shows what widens and what changed since it was trusted last. Trust is in the content: an edit ends it. "
          "Status 1: not trusted.",
-    examples=("stockade trust --yes || true", "stockade trust --revoke || true"))
+    examples=("stockade trust || true", "stockade trust --revoke || true"))
 
 _COMPLETION = Command(
     name="completion", summary="completion script for a shell", handler="completion:completion", words="SHELL",
-    at_least=1, at_most=1, complete="shell", text="SHELL is bash, zsh or fish.",
-    examples=("stockade completion bash > completion.bash", "stockade completion fish | head -n 1"))
+    at_least=1, at_most=1, complete="shell",
+    text="SHELL is bash, zsh or fish. For bash, this line belongs into ~/.bashrc: eval \"$(stockade completion bash)\"",
+    examples=("stockade completion bash | head -n 1", "stockade completion fish | head -n 1"))
 
 _HELP = Command(
     name="help", summary="the help of a command: the same as its --help", words="[COMMAND...]", at_most=None,
