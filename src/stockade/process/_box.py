@@ -191,7 +191,7 @@ class Box(subprocess.Popen[AnyStr]):
                     self._close_report()
                     self.kill()
                     raise
-                # The end record is the last one: whoever else holds the pipe (a fork of our caller's) is not waited for.
+                # The end record is the last one. Who else holds the pipe, a fork of the caller, is not waited for.
                 if not data or self._reader.end is not None:
                     self._close_report()
                 elif block:

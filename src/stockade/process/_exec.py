@@ -240,7 +240,8 @@ def answers(path: str) -> bool:
     except OSError as err:
         raise start_error(err) from err
     if done.returncode not in (0, 1):  # launcher/src/look.rs
-        raise Refused("resource", f"look at {path!r}: got status {done.returncode} of the launcher, expected 0 or 1", transient=True)
+        raise Refused("resource", f"look at {path!r}: got status {done.returncode} of the launcher, expected 0 or 1",
+                      transient=True)
     return done.returncode == 0
 
 
