@@ -72,6 +72,7 @@ def flooded(actor: Actor, tree: str, message: str, processes: int, before: list[
     return said.out, said.err, receipt["end"]["persistence"]
 
 
+@requirement("end.quarantine")
 def test_the_plant_stays_without_a_box(actor: Actor, tree: str) -> None:
     actor.sh("echo evil > .envrc", cwd=tree)
     assert actor.host(f"{tree}/.envrc").exists()
