@@ -60,7 +60,7 @@ PROMISES = (
     _promise("kernel.surface", "no privilege, no new namespaces, mounts or dangerous calls; setuid bits cannot be made"),
     _promise("tty.injection", "no TIOCSTI, TIOCLINUX or equivalent on the shared terminal"),
     _promise("net.policy", "the network is exactly what the receipt says"),
-    _promise("limits", "core dumps are off and the requested limits hold with a typed outcome"),
+    _promise("limits", "core dumps are off and the requested limits hold; one that ends the box does so with a typed outcome"),
 )
 
 LAUNCHER = (

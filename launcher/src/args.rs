@@ -33,6 +33,8 @@ pub struct Args {
     pub nest: bool,
     /// The plan only adds to what confines the caller already.
     pub tighten: bool,
+    /// Nothing is said at the end that only tells.
+    pub quiet: bool,
     /// Only this is asked: whether the file system there answers.
     pub look: Option<CString>,
     pub argv: Vec<CString>,
@@ -57,6 +59,7 @@ pub fn parse(words: &[&CStr]) -> Result<Args, Refusal> {
             "--json" => {}
             "--nest" => args.nest = true,
             "--tighten" => args.tighten = true,
+            "--quiet" => args.quiet = true,
             "--look" => {
                 let path = rest.next().ok_or_else(|| usage(word, "got no value"))?;
                 once(word, &mut args.look, (*path).to_owned())?;

@@ -43,6 +43,15 @@ pub struct Discarded {
     pub complete: bool,
 }
 
+impl Discarded {
+    /// The line for whoever has no receipt. Without names: those are the command's.
+    pub fn line(&self) -> Option<String> {
+        let (least, s) = (if self.complete { "" } else { "at least " }, if self.files == 1 { "" } else { "s" });
+        let said = || format!("written to the private home and thrown away: {least}{} file{s}", self.files);
+        (self.files > 0).then(said)
+    }
+}
+
 /// One private place, as P0 holds it.
 pub struct Place {
     pub fd: OwnedFd,

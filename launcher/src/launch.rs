@@ -50,6 +50,7 @@ pub fn main(words: &[&CStr], block: Block) -> i32 {
         return look::main(path);
     }
     out.report = Report::new(args.report_fd.map(adopt));
+    out.speaks = args.report_fd.is_none() && !args.quiet;
     out.run_id = match ulid::ulid() {
         Ok(id) => id,
         Err(e) => return out.refuse(&Refusal::new("resource", "random bytes").io(&e)),
@@ -67,7 +68,10 @@ pub fn main(words: &[&CStr], block: Block) -> i32 {
         Ok(code) => code,
         Err(refusal) => {
             clock::stop();
-            out.refuse(&answers::taken_back(refusal, args.state_home.as_deref()))
+            let refusal = answers::taken_back(refusal, args.state_home.as_deref());
+            let absent =
+                refusal.is("not_found") && !args.argv[0].to_bytes().contains(&b'/') && !block.finds(&args.argv[0]);
+            out.refuse(&if absent { refusal.not_installed() } else { refusal })
         }
     }
 }

@@ -323,6 +323,7 @@ impl Held {
         let report = self.place(&request)?;
         out.run_id = ulid::ulid().map_err(|e| Refusal::new("resource", "random bytes").io(&e))?;
         out.report = Report::new(report);
+        out.speaks = !request.report && !request.quiet;
         out.uplink = self.uplink.try_clone().ok();
         let ring = from.session.ring(&from.out.run_id, from.box_.snapshot)?;
         let first = from.session.inner.is_none();
@@ -430,6 +431,7 @@ fn start(request: Request, plan_fd: OwnedFd, inner: Inner, out: &Out, block: Blo
         cwd: request.cwd,
         timeout_ms: request.timeout_ms,
         report_fd: out.report.descriptor(),
+        quiet: request.quiet,
         argv,
         ..Args::default()
     };

@@ -41,6 +41,8 @@ pub struct Out {
     pub spool: Option<Spool>,
     /// Of a box inside another: its records go to the supervisor around.
     pub uplink: Option<OwnedFd>,
+    /// Nobody reads a report, and whoever started us wants to hear what was lost.
+    pub speaks: bool,
     /// Said once: in the end record, or with the refusal.
     pub settled: RefCell<Settled>,
 }
@@ -53,6 +55,7 @@ impl Out {
             report: Report::new(None),
             spool: None,
             uplink: None,
+            speaks: false,
             settled: RefCell::default(),
         }
     }
@@ -244,6 +247,10 @@ impl Session {
         }
         // The reader may have gone once it knew the status; the command has run.
         let _ = out.report.send_json(&json);
+        if let Some(said) = record.discarded.and_then(|lost| lost.line()).filter(|_| out.speaks) {
+            let hint = if out.spool.is_some() { "; stockade show last" } else { "" };
+            report::say(&format!("{said}{hint}"));
+        }
     }
 }
 

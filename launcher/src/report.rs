@@ -87,6 +87,8 @@ pub const CODES: &[(&str, u8, &str)] = &[
 /// Source: landlock_restrict_self(2), E2BIG.
 const LAYERS: &str = "sixteen layers of Landlock are around this already, and each box takes two; start it further out";
 
+const NOT_INSTALLED: &str = "install it, or check the spelling; a path names a program that is not on the PATH";
+
 /// Why a launch did not happen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
@@ -140,6 +142,12 @@ impl Refusal {
             None => {}
         }
         self
+    }
+
+    /// Of a command that the host does not have either: a grant would not help.
+    pub fn not_installed(mut self) -> Self {
+        NOT_INSTALLED.clone_into(&mut self.hint);
+        self.detail("not installed on this host")
     }
 
     /// The error number alone, with the hint of the two together where there is one.
@@ -300,6 +308,14 @@ impl Report {
         write_all(fd.as_raw_fd(), format!("{json}\n").as_bytes())
             .map_err(|e| Refusal::new("report_failed", format!("descriptor {}", fd.as_raw_fd())).io(&e))
     }
+}
+
+/// A line for a person, in one write; nobody may be there to read it, and a full pipe is not waited for for ever.
+pub fn say(what: &str) {
+    if wait_writable(libc::STDERR_FILENO).is_err() {
+        return;
+    }
+    write_all(libc::STDERR_FILENO, format!("stockade: {what}\n").as_bytes()).ok();
 }
 
 /// Writes everything. A pipe without reader is EPIPE: SIGPIPE is held back for

@@ -20,7 +20,7 @@ use crate::promises::{self, Evaluation, FactSet, Tier};
 use crate::receipts::Out;
 use crate::report::{Refusal, Standing};
 use crate::steps::env::{self, Filtered};
-use crate::steps::{caps, seccomp};
+use crate::steps::{caps, exec, seccomp};
 use crate::{sys, trace};
 
 /// The strings that the kernel put on the stack: arguments and environment.
@@ -33,6 +33,12 @@ pub struct Block {
 impl Block {
     fn environ(&self) -> Vec<env::Pair> {
         self.strings(self.envp).into_iter().map(|item| split_item(item.to_bytes())).collect()
+    }
+
+    /// Tells whether a program of that name is found out here, for a command that the box does not have.
+    pub fn finds(&self, argv0: &CStr) -> bool {
+        let env: Vec<_> = self.strings(self.envp).into_iter().map(CStr::to_owned).collect();
+        exec::is_here(argv0, &env)
     }
 
     fn strings(&self, list: *const *const c_char) -> Vec<&'static CStr> {

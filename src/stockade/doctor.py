@@ -72,6 +72,11 @@ class Health:
     fixes: tuple[Fix, ...]
 
     @property
+    def spare(self) -> tuple[BackendVerdict, ...]:
+        """Backends that are not to be had where a stronger one works: nothing has to be done about them."""
+        return () if self.host is None else _spare(self.host)
+
+    @property
     def best(self) -> Tier:
         """The highest tier that was kept with every network."""
         return min(self.best_with(net) for net in NETS)
@@ -137,8 +142,14 @@ def _judged(tier: Tier, net: str, receipt: Receipt) -> Trial:
 def _fixes(host: HostFacts | None) -> list[Fix]:
     if host is None:
         return []
-    broken = [verdict for verdict in host.backends if verdict.code or verdict.remedy]
+    spare = _spare(host)
+    broken = [verdict for verdict in host.backends if (verdict.code or verdict.remedy) and verdict not in spare]
     return [fix for verdict in broken for fix in _fix(verdict)]
+
+
+def _spare(host: HostFacts) -> tuple[BackendVerdict, ...]:
+    works = next((at for at, verdict in enumerate(host.backends) if not verdict.code), len(host.backends))
+    return tuple(verdict for verdict in host.backends[works:] if verdict.code)
 
 
 def _fix(verdict: BackendVerdict) -> list[Fix]:

@@ -93,6 +93,11 @@ def secret_names() -> tuple[str, ...]:
     return _unique(_patterns("env-secrets"))
 
 
+def name_matches(patterns: tuple[str, ...], name: str) -> bool:
+    """Tell whether a rule that drops names applies to this one."""
+    return _names(patterns, fold=True)(name)
+
+
 def _patterns(name: str) -> list[str]:
     return [entry.pattern or entry.id for entry in load_list(name)]
 

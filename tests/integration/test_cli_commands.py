@@ -181,7 +181,7 @@ def test_explain_lists_toolchains_and_says_when_there_is_no_such_command(user: A
     assert {os.path.dirname(tools), f"{user.stage.lib}/stockade"} <= shown and f"{user.home}/.ssh" not in shown
     assert found["notes"] == []
     said = stockade(user, "explain", "no-such-command", env=env)
-    assert "note: no-such-command is not on the PATH of the box" in said.out
+    assert "note: no-such-command is not installed on this host" in said.out
     user.remove(f"{user.home}/tools")
 
 

@@ -271,7 +271,8 @@ def test_the_first_line_on_a_terminal_says_what_is_kept(actor: Actor) -> None:
 
 def test_a_failed_command_gets_one_exact_hint(actor: Actor) -> None:
     with terminal(actor, "run", "sh", "-c", "exit 3") as screen:
-        assert "hint: stockade learn -- CMD" in screen.read_until("was missing")
+        seen = screen.read_until("exit 3'")
+        assert "hint: if something was missing in the box, this shows it: stockade learn -- sh -c 'exit 3'" in seen
         assert screen.wait() == 3
     with terminal(actor, "run", "sh", "-c", "echo x > .envrc; exit 3") as screen:
         seen = screen.read_until("stockade show ")

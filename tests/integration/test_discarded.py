@@ -7,14 +7,17 @@ each is shown to neither hide a file from the count nor reach the terminal.
 
 from __future__ import annotations
 
+import fcntl
 import json
+import shlex
+import subprocess
 from typing import Any
 
 import pytest
 
 from requirements import requirement
 from support.actors import PYTHON, Actor
-from support.cli import environment, line, stockade
+from support.cli import environment, inside, line, start, stockade
 from support.terminal import Terminal
 
 NOTHING = {"files": 0, "bytes": 0, "names": [], "complete": True}
@@ -133,6 +136,58 @@ def test_a_terminal_is_told_in_one_line_without_the_commands_own_bytes(actor: Ac
     assert "thrown away" in shown.out and "1 file (4.0 KiB): ~/.foo" in shown.out
     document = json.loads(stockade(actor, "show", "last", "--json").out)
     assert document["end"]["discarded"]["files"] == 1
+
+
+@requirement("end.discarded")
+def test_without_a_terminal_one_line_says_it_and_quiet_does_not(actor: Actor) -> None:
+    """No Python stays beside such a box: the launcher says it, without the command's own names."""
+    words = ("run", "--tier", "strict", "--", "sh", "-c")
+    said = stockade(actor, *words, "echo x > ~/.foo; echo x > ~/.bar; echo mine >&2; exit 3")
+    assert (said.status, said.err) == (3, "mine\nstockade: written to the private home and thrown away: 2 files; stockade show last\n")
+    assert "2 files (8.0 KiB): ~/.bar, ~/.foo" in stockade(actor, "show", "last").out
+    for options, script in (((), "echo x > kept"), (("--quiet",), "echo x > ~/.foo"), (("--quiet", "--receipt", "/dev/null"), "echo x > ~/.foo")):
+        assert stockade(actor, "run", *options, *words[1:], script).err == ""
+    actor.remove(f"{actor.workspace}/kept")
+
+
+@requirement("end.discarded")
+@pytest.mark.parametrize("more", [("--receipt", "/dev/null"), ("--tmp", "disk")])
+def test_without_a_terminal_a_run_that_is_waited_for_says_it_once(actor: Actor, more: tuple[str, ...]) -> None:
+    said = stockade(actor, "run", "--tier", "strict", *more, "--", "sh", "-c", "echo x > ~/.foo").err
+    assert said == "stockade: written to the private home and thrown away: 1 file (4.0 KiB): ~/.foo\n"
+
+
+@requirement("end.discarded")
+def test_a_box_inside_a_box_says_it_to_whoever_asked(actor: Actor) -> None:
+    for quiet in (False, True):
+        words = ["run", *(["--quiet"] if quiet else []), "--tier", "strict", "--", "sh", "-c", "echo x > ~/.foo"]
+        run = actor.run(inside(actor, *words), tier="guarded", read=[str(actor.stage.lib)])
+        told = "stockade: written to the private home and thrown away: 1 file\n"
+        assert (run.returncode, run.stderr) == (0, "" if quiet else told)
+
+
+@requirement("end.discarded")
+def test_a_launch_line_says_it_too_for_it_has_no_report(actor: Actor) -> None:
+    made = shlex.split(stockade(actor, "explain", "--argv", "--tier", "strict", "--", "sh", "-c", "echo x > ~/.foo").out)
+    for argv, told in ((made, "1 file; stockade show last\n"), ([made[0], "--quiet", *made[1:]], "")):
+        done = actor.call(argv, env=environment(actor))
+        assert done.returncode == 0 and done.stderr.decode().endswith(told) and bool(done.stderr) is bool(told), done
+
+
+@requirement("end.discarded")
+def test_a_standard_error_that_is_full_and_never_read_does_not_hold_the_run_up(actor: Actor) -> None:
+    script = "echo x > ~/.foo; head -c 65536 /dev/zero >&2; exit 3"
+    with start(actor, "run", "--tier", "strict", "--", "sh", "-c", script, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
+        assert child.stderr is not None and fcntl.fcntl(child.stderr, fcntl.F_GETPIPE_SZ) == 65536
+        assert child.wait(timeout=60) == 3
+        assert child.stderr.read() == bytes(65536)
+
+
+@requirement("end.discarded")
+def test_a_closed_standard_error_does_not_change_how_the_run_ends(actor: Actor) -> None:
+    script = "exec 2>&-; exec \"$@\""
+    said = stockade(actor, "run", "--tier", "strict", "--", "sh", "-c", "echo x > ~/.foo; exit 3", before=("sh", "-c", script, "sh"))
+    assert said.status == 3
 
 
 @requirement("end.discarded")

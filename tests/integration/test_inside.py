@@ -114,8 +114,8 @@ def test_a_higher_tier_is_a_narrower_box_also_where_less_is_accepted(actor: Acto
 
 @requirement("decision.inside")
 @pytest.mark.parametrize(("option", "named"), [
-    ({"read": ["/home/../srv/stockade-none"]}, "path /srv/stockade-none"), ({"write": ["/usr/share"]}, "path /usr/share to write"),
-    ({"net": "host"}, "host any"), ({"pass_env": ["STK_NOT_THERE"]}, "variable STK_NOT_THERE"), ({"sockets": ["docker"]}, "socket docker")])
+    ({"read": ["/home/../srv/stockade-none"]}, "path /srv/stockade-none"), ({"write": ["/usr/share"]}, "write access to path /usr/share"),
+    ({"net": "host"}, "this strict box does not have the host's network (it runs with net none)"), ({"pass_env": ["STK_NOT_THERE"]}, "variable STK_NOT_THERE"), ({"sockets": ["docker"]}, "socket docker")])
 def test_what_the_box_does_not_have_is_refused_by_name(actor: Actor, option: dict[str, Any], named: str) -> None:
     got, _ = inside(actor, "strict", (["true"], {"tier": "strict", **option}), (["true"], {"tier": "strict"}))
     assert got[0].get("code") == "grant_unreachable" and named in got[0]["message"], got[0]

@@ -435,12 +435,22 @@ def test_suspend_and_foreground_under_learn_work_from_a_shell(actor: Actor) -> N
 
 @requirement("learn.ends_as_the_command")
 def test_a_failed_run_on_a_terminal_names_learn(actor: Actor) -> None:
-    for words, hinted in ((["--", "sh", "-c", "cat ~/.nothing"], True), (["--", "true"], False), (["--quiet", "--", "false"], False)):
+    failing, hint = "cat '~/.no thing'; exit 1", b"stockade: hint: if something was missing in the box, this shows it: "
+    quoted = "'cat '\"'\"'~/.no thing'\"'\"'; exit 1'"
+    asked = ["--tier", "strict", "--profile", "npm", "--read", "/usr", "-v"]
+    for words, again in (
+            (["--", "sh", "-c", failing], f"stockade learn -- sh -c {quoted}"),
+            # The line is for the same box, and can be pasted.
+            ([*asked, "sh", "-c", failing], f"stockade learn --tier strict --profile npm --read /usr -- sh -c {quoted}"),
+            (["--env", "KEY=value", "--", "false"], "the same line with learn in place of run"),
+            (["--", "sh", "-c", "exit\n"], None), (["--", "sh", "-c", "exit 1\n"], "the same line with learn in place of run"),
+            (["--", "true"], None), (["--quiet", "--", "false"], None)):
         with Terminal.bare(actor, line("run", *words), env=environment(actor)) as terminal:
             seen = b""
             while chunk := _read(terminal):
                 seen += chunk
-            assert (b"stockade: hint: stockade learn -- CMD shows what was missing" in seen) is hinted, seen
+            assert (hint in seen) is (again is not None), seen
+            assert again is None or seen.endswith(hint + again.encode() + b"\r\n"), seen
             terminal.wait()
 
 

@@ -87,6 +87,7 @@ fn ask(args: &Args, block: &Block, start: &Start) -> Result<Client, Failed> {
         timeout_ms: args.timeout_ms,
         kept: kept.clone(),
         report: args.report_fd.is_some(),
+        quiet: args.quiet,
         umask: start.umask,
         // Our own start has changed that of SIGCHLD.
         ignored: Start::ignored_here() | u64::from(start.sigchld_ignored) << (libc::SIGCHLD - 1),

@@ -31,6 +31,7 @@ pub struct Request {
     /// Numbers under which the command gets the descriptors that follow the fixed ones.
     pub kept: Vec<RawFd>,
     pub report: bool,
+    pub quiet: bool,
     pub umask: u32,
     /// One bit for each signal that the asking process ignores.
     pub ignored: u64,
@@ -54,6 +55,9 @@ impl Request {
         if self.report {
             field(b'r', b"");
         }
+        if self.quiet {
+            field(b'q', b"");
+        }
         field(b'u', &self.umask.to_le_bytes());
         field(b'i', &self.ignored.to_le_bytes());
         bytes
@@ -69,6 +73,7 @@ impl Request {
             b't' => once(&mut self.timeout_ms, u64::from_le_bytes(value.try_into().ok()?))?,
             b'f' => self.keep(u32::from_le_bytes(value.try_into().ok()?))?,
             b'r' if value.is_empty() && !self.report => self.report = true,
+            b'q' if value.is_empty() && !self.quiet => self.quiet = true,
             b'u' => self.umask = u32::from_le_bytes(value.try_into().ok()?) & 0o777,
             b'i' => self.ignored = u64::from_le_bytes(value.try_into().ok()?),
             _ => return None,
@@ -138,6 +143,7 @@ mod tests {
             timeout_ms: Some(1500),
             kept: vec![3, 9],
             report: true,
+            quiet: true,
             umask: 0o22,
             ignored: 1 << 12,
         }

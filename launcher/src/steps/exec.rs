@@ -51,6 +51,13 @@ pub fn check_executable(candidates: &[CString], expected: Option<&str>) -> Resul
     }
 }
 
+/// Tells whether this process finds a program of that name, on its own PATH or where programs usually lie.
+pub fn is_here(argv0: &CStr, env: &[CString]) -> bool {
+    let usual = [c"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()];
+    let found = |env: &[CString]| candidates(argv0, env).iter().any(|path| identity(path).is_some());
+    found(env) || found(&usual)
+}
+
 fn exists(path: &CStr) -> bool {
     // SAFETY: path lives through the call; F_OK asks for existence only.
     unsafe { libc::access(path.as_ptr(), libc::F_OK) == 0 }

@@ -90,11 +90,16 @@ pub fn notes(limits: &Limits, backend: Backend) -> Vec<LimitApplied> {
     match backend {
         Backend::Namespaces => {
             let processes = below(libc::RLIMIT_NPROC, limits.processes);
-            add("processes", processes, "RLIMIT_NPROC in the box's user namespace and those inside it", true);
+            add(
+                "processes",
+                processes,
+                "RLIMIT_NPROC in the box's user namespace and those inside it (EAGAIN, not recorded)",
+                true,
+            );
         }
         Backend::Landlock => add("processes", limits.processes, "sampling of the tree every 100 ms", false),
     }
-    add("files", below(libc::RLIMIT_NOFILE, limits.files), "RLIMIT_NOFILE per process", true);
+    add("files", below(libc::RLIMIT_NOFILE, limits.files), "RLIMIT_NOFILE per process (EMFILE, not recorded)", true);
     add(
         "cpu_time_s",
         below(libc::RLIMIT_CPU, limits.cpu_time_s),
@@ -104,24 +109,31 @@ pub fn notes(limits: &Limits, backend: Backend) -> Vec<LimitApplied> {
     add(
         "memory_bytes",
         below(libc::RLIMIT_DATA, limits.memory_bytes),
-        "RLIMIT_DATA per process and sampling of the tree every 100 ms",
+        "RLIMIT_DATA per process (ENOMEM, not recorded) and sampling of the tree every 100 ms",
         false,
     );
-    add("address_space_bytes", below(libc::RLIMIT_AS, limits.address_space_bytes), "RLIMIT_AS per process", true);
+    add(
+        "address_space_bytes",
+        below(libc::RLIMIT_AS, limits.address_space_bytes),
+        "RLIMIT_AS per process (ENOMEM, not recorded)",
+        true,
+    );
     add("wall_ms", limits.wall_ms, "timer of the supervisor", true);
     notes
 }
 
 /// The same for a box inside another, whose user namespace is a sibling of those inside it.
 pub fn notes_inside(limits: &Limits, backend: Backend) -> Vec<LimitApplied> {
-    let apart = |note: LimitApplied| match note.name {
+    let apart = |note: LimitApplied| {
+        match note.name {
         "processes" => LimitApplied {
             mechanism:
-                "RLIMIT_NPROC in the box's user namespace, boxes inside it apart, all within that of the outermost",
+                "RLIMIT_NPROC in the box's user namespace (EAGAIN, not recorded), boxes inside it apart, all within that of the outermost",
             exact: false,
             ..note
         },
         _ => note,
+    }
     };
     notes(limits, backend).into_iter().map(apart).collect()
 }

@@ -55,11 +55,10 @@ _RUN = Command(
     text="Ends as the command ended, also by the same signal. 124: the time limit. 125: every failure of "
          "Stockade itself. 126: not executable. 127: not found.",
     more=("On standard error, each line begins with 'stockade:'. Always: errors, what the box gives up or does not "
-          "get, and the hint after a git command that could not write its configuration. On a terminal also: the tier, "
-          "limits that ended the box, new places that run code later, files of the home that are lost, and a hint "
-          "after a failure; elsewhere this process becomes the launcher at once and nothing stays to say them: "
-          "--receipt FILE or stockade show last "
-          "has them.",),
+          "get, files of the home that are lost, and the hint after a git command that could not write its "
+          "configuration. On a terminal also: the tier, limits that ended the box, new places that run code later, and "
+          "a hint after a failure; elsewhere this process becomes the launcher at once and nothing stays to say them: "
+          "--receipt FILE or stockade show last has them.",),
     examples=("stockade run -- sh -c 'echo in a box'", "stockade run --tier strict --receipt - true",
               "stockade run --on-persistence fail -- sh -c 'echo built > /tmp/out.txt'",
               "stockade run --tier strict --net host --env GREETING=hello --timeout 30s -- sh -c 'echo $GREETING'"))

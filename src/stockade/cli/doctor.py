@@ -95,6 +95,8 @@ def _print(health: Health, wanted: Tier, applied: list[str], *, fix: bool) -> No
         columns = 4 if any(row[3] for row in rows) else 3
         table([row[:columns] for row in rows], head=("TIER", "NET", "ANSWER", "WHY")[:columns], indent="  ")
     table(list(_facts(health)), indent="  ")
+    for verdict in health.spare if health.place.where != "box" else ():
+        say(f"note: backend {verdict.name} is not needed here, a stronger one works: {clean(verdict.reason)}")
     for line in applied:
         say(f"applied: {clean(line)}")
     for remedy in health.fixes:
@@ -140,7 +142,7 @@ def _facts(health: Health) -> list[tuple[str, str]]:
         rows += [("backend", f"{v.name}: {f'{v.code}: {v.reason}' if v.code else f'keeps {len(v.keeps)} promises'}")
                  for v in host.backends]
         rows += [("obstacle", " ".join(part for part in (v.obstacle, v.object, v.errno) if part))
-                 for v in host.backends if v.obstacle]
+                 for v in host.backends if v.obstacle and v not in health.spare]
         rows += [("container", host.container_id)] if host.container_id else []
     launcher = examination.launcher_report()
     said = launcher.get("error", {}).get("message") or f"{launcher.get('version')} at {launcher.get('path')}"

@@ -14,7 +14,7 @@ from stockade.cli import request as wanted
 from stockade.cli.grammar import Parsed
 from stockade.cli.output import clean, emit, paint, say, table, tell
 from stockade.decision import Decision, decide
-from stockade.environment import apply, compile_env
+from stockade.environment import apply, compile_env, name_matches, secret_names
 from stockade.errors import EXIT_NOT_FOUND, Refused
 from stockade.host.active import Active, active
 from stockade.host.probe import facts_at
@@ -116,11 +116,13 @@ def document(found: Explained) -> dict[str, Any]:
 
 
 def grants(resolved: Resolved) -> Iterator[tuple[str, str, str]]:
-    """Yield kind, value and origin of everything that was granted, hidden or accepted."""
+    """Yield kind, value and origin of everything that was granted, set, hidden or accepted; of a variable its name."""
     for kind in _LISTS:
         for item in getattr(resolved, kind):
             value = getattr(item, "path", None) or getattr(item, "value", "")
             yield kind.replace("write_roots", "write"), str(value), item.origin
+    for item in resolved.variables:
+        yield "env", item.value, item.origin
     for cache in resolved.caches:
         yield "cache", cache.path, cache.origin
     for place in resolved.private:
@@ -132,7 +134,7 @@ def toolchains(found: Explained) -> Iterator[tuple[str, str, str]]:
     if found.compiled is None or found.resolved.tier != Tier.strict:
         return
     system = [entry.path for entry in load_list("system") if entry.path]
-    known = [*system, "/etc", *(value for _, value, _ in grants(found.resolved))]
+    known = [*system, "/etc", *(value for kind, value, _ in grants(found.resolved) if kind != "env")]
     plan = found.compiled.plan
     if plan["backend"] == "landlock":
         rules = (rule["path"] for rule in plan["landlock"]["rules"] if rule["access"] == "read")
@@ -152,7 +154,12 @@ def missing_command(found: Explained) -> str:
     name = found.request.argv[0]
     if found.compiled is None or found.compiled.plan["executable"] is not None or "/" in name:
         return ""
-    return f"{name} is not on the PATH of the box: the launch would end with not_found, status {EXIT_NOT_FOUND}"
+    from shutil import which
+
+    # launcher/src/steps/exec.rs, is_here
+    path = f"{found.request.environ().get('PATH', '')}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    where = "not on the PATH of the box" if which(name, path=path) else "not installed on this host"
+    return f"{name} is {where}: the launch would end with not_found, status {EXIT_NOT_FOUND}"
 
 
 def notes(found: Explained) -> list[str]:
@@ -193,6 +200,14 @@ def environment(found: Explained) -> tuple[list[str], list[tuple[str, str]]]:
     return sorted(result.kept), [(name, result.reasons[name]) for name in result.dropped]
 
 
+def dropped_why(name: str, rule: str) -> str:
+    """Return the words for a rule of ``stockade.environment``."""
+    if rule == "name":
+        return "named like a secret" if name_matches(secret_names(), name) else "makes a program run foreign code"
+    shape = rule.removeprefix("value: ")
+    return rule if shape == rule else f"its value looks like a secret ({shape})"
+
+
 def _print(found: Explained) -> None:
     say(_answer(found))
     resolved = found.resolved
@@ -214,7 +229,7 @@ def _print(found: Explained) -> None:
     kept, dropped = environment(found)
     say(paint("environment", "bold"))
     say(f"  kept     {clean(' '.join(kept))}")
-    table([("dropped", name, rule) for name, rule in dropped], indent="  ")
+    table([("dropped", name, dropped_why(name, rule)) for name, rule in dropped], indent="  ")
     if found.compiled:
         say(paint("plan (step 8)", "bold"))
         plan = found.compiled.plan

@@ -137,17 +137,25 @@ def _descriptor(target: str) -> int:
 def show(receipt: Receipt) -> None:
     """Print a receipt: the answer in one line, then every promise of the requested tier."""
     launch, end = receipt.launch, receipt.end
-    say(f"{paint(receipt.effective_tier, 'bold')} · kept {receipt.kept} of {receipt.of} · net {clean(receipt.net)} · "
+    # A promise that only a higher tier makes is no loss of this one.
+    rows = [row for row in receipt.promises if row.state != "not_kept" or row.id in receipt.missing]
+    kept, of = receipt.kept, receipt.of
+    through = launch.get("decision") == "passthrough" and not launch.get("tier_downgrade")
+    if through:
+        # Counted are the promises of the tier that was asked for; listed is what the stronger box around keeps.
+        kept, of = sum(row.state == "kept" for row in rows), len(rows)
+    say(f"{paint(receipt.effective_tier, 'bold')} · kept {kept} of {of} · net {clean(receipt.net)} · "
         f"backend {clean(receipt.backend)} · run {clean(receipt.run_id)}")
     if receipt.missing:
         say(f"asked for {clean(receipt.requested_tier)}, missing {clean(' '.join(receipt.missing))}")
-    # A promise that only a higher tier makes is no loss of this one.
-    rows = [row for row in receipt.promises if row.state != "not_kept" or row.id in receipt.missing]
+    if through:
+        say(f"asked for {clean(receipt.requested_tier)}: passed through, "
+            f"the {clean(receipt.effective_tier)} box around keeps it")
     width = max((len(row.id) for row in rows), default=0)
     for row in rows:
         how = " ".join(row.mechanism) or row.reason or ""
         say(f"  {clean(row.id).ljust(width)}  {paint(row.state.ljust(8), _STATES.get(row.state, 'dim'))}  {clean(how)}")
-    table([*_facts(receipt, launch), *(_end(receipt, end) if end is not None else ())], indent="  ")
+    table([*_facts(receipt, launch), *(_end(receipt, end, through=through) if end is not None else ())], indent="  ")
 
 
 def _facts(receipt: Receipt, launch: Any) -> Iterator[tuple[str, str]]:
@@ -170,7 +178,7 @@ def _limit(limit: Any) -> str:
     return f"{limit.get('name')} {limit.get('value')} {by}"
 
 
-def _end(receipt: Receipt, end: Any) -> Iterator[tuple[str, str]]:
+def _end(receipt: Receipt, end: Any, *, through: bool) -> Iterator[tuple[str, str]]:
     how = f"signal {end['signal']}" if end.get("signal") else f"status {end.get('exit_code')}"
     yield "end", f"{receipt.outcome}, {how}"
     used = [f"{end[key]} {unit}" for key, unit in (("wall_ms", "ms wall"), ("cpu_ms", "ms cpu"))
@@ -191,11 +199,15 @@ def _end(receipt: Receipt, end: Any) -> Iterator[tuple[str, str]]:
     if _lost_files(receipt):
         yield "thrown away", _thrown_away(receipt, shown=len(receipt.discarded["names"]) if receipt.discarded else 0)
     for word in (*end.get("guard_lost", ()), *end.get("degraded", ())):
-        yield "degraded", str(word)
+        if not through or word != "passthrough":
+            yield "degraded", str(word)
 
 
-def after(receipt: Receipt, *, hints: bool) -> Iterator[str]:
-    """Yield what a person should know after a run: facts the supervisor has, or one hint."""
+def after(receipt: Receipt, *, hints: bool, again: str) -> Iterator[str]:
+    """Yield what a person should know after a run: facts the supervisor has, or one hint.
+
+    Args: again: how to watch such a run; nothing that is known tells whether the box was why it failed.
+    """
     end = receipt.end
     if end is None:
         yield f"the end record is missing; stockade show {receipt.run_id}"
@@ -217,14 +229,19 @@ def after(receipt: Receipt, *, hints: bool) -> Iterator[str]:
         if item["result"] not in ("unchanged", "written"):
             known = True
             yield f"not copied back: {_copied(item)}"
-    if _lost_files(receipt):
-        yield f"written to the private home and thrown away: {_thrown_away(receipt, shown=_SHOWN)}"
+    yield from lost(receipt)
     failed = bool(end.get("exit_code")) or (end.get("signal") and end["signal"] not in _ASKED)
     if failed and hints and _lost_files(receipt):
         known = True
         yield "hint: --write DIR keeps what is written below DIR; a profile's [[state]] keeps a single file"
-    if failed and hints and not known:
-        yield "hint: stockade learn -- CMD shows what was missing"
+    if failed and hints and again and not known:
+        yield f"hint: if something was missing in the box, this shows it: {again}"
+
+
+def lost(receipt: Receipt) -> Iterator[str]:
+    """Yield the line about files that are gone with the private home; where no Python stays the launcher has one."""
+    if _lost_files(receipt):
+        yield f"written to the private home and thrown away: {_thrown_away(receipt, shown=_SHOWN)}"
 
 
 def _copied(item: Mapping[str, Any]) -> str:

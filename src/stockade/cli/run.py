@@ -60,20 +60,22 @@ def shell(parsed: Parsed) -> int:
 def _run(parsed: Parsed, argv: tuple[str, ...], *, hints: bool) -> int:
     sink = _sink(parsed.text("receipt"))
     prepared = prepare(wanted.request(parsed, argv))
-    watched = os.isatty(2) and not parsed.flag("quiet")
+    quiet = parsed.flag("quiet")
+    watched = os.isatty(2) and not quiet
     before(prepared, parsed, watched=watched)
     if prepared.compiled is None:
         return _off(prepared, sink)
-    advice = None if parsed.flag("quiet") or not hints else _advice(prepared, argv)
+    advice = None if quiet or not hints else _advice(prepared, argv)
     if sink is None and not watched and advice is None and not becoming.must_stay(prepared):
         _flush()
-        becoming.become(prepared)
+        becoming.become(prepared, quiet=quiet)
     from stockade.process import attend
 
     ended = attend.attend(prepared)
     if ended.error is not None:
         return not_started(ended.error, sink, told=ended.told)
-    for line in _lines(ended, advice, watched=watched, hints=hints):
+    again = _again(parsed, prepared) if watched and hints and ended.status else ""
+    for line in () if quiet else _lines(ended, advice, watched=watched, hints=hints, again=again):
         tell(line)
     return finish(sink, ended)
 
@@ -85,6 +87,12 @@ def _advice(prepared: Prepared, argv: tuple[str, ...]) -> Advice | None:
     from stockade.cli.githints import advice
 
     return advice(argv, prepared.compiled)
+
+
+def _again(parsed: Parsed, prepared: Prepared) -> str:
+    from stockade.cli.again import learn_line
+
+    return learn_line(parsed, prepared)
 
 
 def _sink(target: str | None) -> Sink | None:
@@ -211,13 +219,13 @@ def not_started(error: Error, sink: Sink | None, *, told: bool) -> int:
     return error.exit_status
 
 
-def _lines(ended: Ended, advice: Advice | None, *, watched: bool, hints: bool) -> Iterator[str]:
-    """Yield what is said after the end: on a terminal what the receipt holds, anywhere an exact hint."""
+def _lines(ended: Ended, advice: Advice | None, *, watched: bool, hints: bool, again: str) -> Iterator[str]:
+    """Yield what is said after the end: on a terminal what the receipt holds, anywhere losses and an exact hint."""
     exact = advice.after(ended.status) if advice is not None else ""
-    if watched and ended.receipt is not None:
-        from stockade.cli.receipts import after
+    if ended.receipt is not None:
+        from stockade.cli.receipts import after, lost
 
-        yield from after(ended.receipt, hints=hints and not exact)
+        yield from after(ended.receipt, hints=hints and not exact, again=again) if watched else lost(ended.receipt)
     if exact:
         yield exact
 

@@ -50,10 +50,11 @@ def why(parsed: Parsed) -> int:
         kind, subject = "path", absolute("path", subject, request.cwd, os.environ.get("HOME", ""))
         verdict, grant = _path(subject, request, options, write=write)
     document = _document(kind, subject, verdict, grant, resolve(request), write=write)
+    variable = parsed.words[0] if not document["exists"] and parsed.words[0] in os.environ else ""
     if parsed.flag("json"):
         emit(SCHEMA, document)
     else:
-        _print(document, guessed=url is None)
+        _print(document, guessed=url is None, variable=variable)
     return 0 if verdict.allowed else 1
 
 
@@ -130,18 +131,21 @@ def _document(kind: str, subject: str, verdict: Verdict, grant: dict[str, list[s
     entry = verdict.entry
     return {
         "subject": subject, "kind": kind, "access": "connect" if kind == "host" else "write" if write else "read",
-        "allowed": verdict.allowed, "promise": verdict.promise, "rule": verdict.rule, "origin": verdict.origin or None,
+        "allowed": verdict.allowed, "exists": kind == "host" or os.path.lexists(subject),
+        "promise": verdict.promise, "rule": verdict.rule, "origin": verdict.origin or None,
         "entry": entry and {"list": entry.list, "id": entry.id, "why": entry.why, "source": entry.source},
         "grant": words or None, "tier": str(box.tier), "caller": box.caller, "profiles": list(box.profiles),
     }
 
 
-def _print(found: dict[str, Any], *, guessed: bool) -> None:
+def _print(found: dict[str, Any], *, guessed: bool, variable: str) -> None:
     import shlex
 
-    answer = paint("allowed", "green") if found["allowed"] else paint("denied", "red")
+    allowed = "allowed" if found["exists"] else "would be allowed"
+    answer = paint(allowed, "green") if found["allowed"] else paint("denied", "red")
     promise = f" ({found['promise']})" if found["promise"] else ""
-    say(f"{answer}: {found['access']} {clean(found['subject'])}: {clean(found['rule'])}{promise}")
+    gone = "" if found["exists"] else "; there is no such file"
+    say(f"{answer}: {found['access']} {clean(found['subject'])}: {clean(found['rule'])}{promise}{gone}")
     profile = f", profile {' '.join(found['profiles'])}" if found["profiles"] else ""
     say(f"  box     {found['tier']}, caller {found['caller']}{profile}")
     if guessed and found["kind"] == "host" and not found["allowed"]:
@@ -151,6 +155,8 @@ def _print(found: dict[str, Any], *, guessed: bool) -> None:
         say(f"  entry   {entry['list']}: {clean(entry['id'])}: {clean(entry['why'])}")
     if found["origin"]:
         say(f"  origin  {clean(found['origin'])}")
+    if variable:
+        say(f"  env     {clean(variable)} is a variable: stockade explain -- CMD says whether a box gets it")
     if not found["allowed"]:
         say(f"  grant   {clean(shlex.join(found['grant']) if found['grant'] else _no_grant(found))}")
 

@@ -84,14 +84,14 @@ def lacks(record: Mapping[str, Any], resolved: Resolved) -> Iterator[str]:
     """Yield what an argument named and the box around this process does not have."""
     yield from (f"path {grant.path}" for grant in resolved.read if grant.named and not os.access(grant.real, os.R_OK))
     # EROFS here, in whatever way the box keeps it from being written.
-    yield from (f"path {grant.path} to write" for grant in resolved.write_roots
+    yield from (f"write access to path {grant.path}" for grant in resolved.write_roots
                 if grant.named and not os.access(grant.real, os.W_OK))
     yield from (f"device {grant.path}" for grant in resolved.devices if grant.named and not os.path.exists(grant.real))
     for item in resolved.sockets:
         if item.origin == "argument" and item.value not in record.get("sockets", ()) and not _is_socket(item.value):
             yield f"socket {item.value}"
     if resolved.request.net == "host" and record.get("net") != "host":
-        yield "host any (the box has no network)"
+        yield "the host's network (it runs with net none)"
     given = {*resolved.request.environ(), *(name for name, _ in (*resolved.set_env, *resolved.profile_set_env))}
     yield from (f"variable {name}" for name in resolved.request.pass_env if name not in given)
 

@@ -62,6 +62,7 @@ class Launch:
     tied: bool = True  # the box ends when this process does
     gated: bool = False  # the launcher waits for ``Box.release`` before it looks at the terminal
     degraded: tuple[str, ...] = ()  # what its end record cannot know
+    quiet: bool = False  # the launcher does not say what was thrown away, where it has no report to put it in
     trace_fd: int | None = None  # a file of the caller's that takes the names which the command uses
 
 
@@ -89,6 +90,8 @@ def command_line(launch: Launch, *, source: Sequence[str], extra: Sequence[str] 
         line += ["--state-home", launch.state_home]
     if launch.timeout_ms is not None:
         line += ["--timeout-ms", str(launch.timeout_ms)]
+    if launch.quiet:
+        line.append("--quiet")
     return [*line, *extra, "--", *launch.argv]
 
 

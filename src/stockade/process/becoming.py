@@ -6,6 +6,7 @@ start would load for nothing. Fails closed: as ``_exec.become``. Read next: ``_e
 
 from __future__ import annotations
 
+from stockade.frozen import replace
 from stockade.process import _exec
 from stockade.process.prepare import Prepared, launch_of
 
@@ -19,6 +20,9 @@ def must_stay(prepared: Prepared) -> bool:
     return prepared.compiled is not None and prepared.compiled.tmp_disk
 
 
-def become(prepared: Prepared) -> NoReturn:
-    """Replace this process by the launcher. Raises: Error when it cannot be started."""
-    _exec.become(launch_of(prepared, {}))
+def become(prepared: Prepared, *, quiet: bool) -> NoReturn:
+    """Replace this process by the launcher, which says what is lost unless ``quiet``.
+
+    Raises: Error when it cannot be started.
+    """
+    _exec.become(replace(launch_of(prepared, {}), quiet=quiet))

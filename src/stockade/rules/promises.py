@@ -188,8 +188,10 @@ PROMISES: tuple[Promise, ...] = (
                    ("host", (("mounts",), ("domain", "unix_refused"))))),
     Promise(
         id="limits",
+        # A process that asks the kernel for more gets ENOMEM, EAGAIN or EMFILE, and nobody else is told.
         statement="core dumps are off; process, descriptor, cpu-time, memory and wall limits hold as "
-                  "requested, with a typed outcome when one is hit",
+                  "requested: more is refused to the process that asks, which the receipt cannot know, or the box is "
+                  "ended with a typed outcome",
         tiers=_ALL, needs=(("rlimits", "supervised"),)),
 )
 

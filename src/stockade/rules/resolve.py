@@ -79,7 +79,8 @@ class _Resolver:
         sockets = self._sockets(tier, hide)
         allow = self._words("allow", self.request.allow)
         self._say_where_the_record_goes()
-        literal, given = self._set_env()
+        passed = self._words("env", self.request.pass_env)
+        literal, given, setters = self._set_env()
         simple: dict[str, Any] = self._simple(base)
         settings = self.settings
         return Resolved(
@@ -88,11 +89,11 @@ class _Resolver:
             home=self.places.home, homes=self.places.homes, workspace=self.places.workspace,
             cwd=roots.cwd, write_roots=roots.write_roots, read=roots.read, hide=hide,
             devices=devices, sockets=sockets, allow=allow, accept=self._accept(),
-            env_keep=self._env_keep(sockets, allow, given), set_env=given, profile_set_env=literal,
+            env_keep=self._env_keep(passed, (*sockets, *allow), given), set_env=given, profile_set_env=literal,
             limits=self._limits(), **self._specs(), **simple, cache_limit_bytes=settings.cache_limit_bytes,
             state_home=settings.state_home, config_home=self.places.config_home, policy=self.policy,
-            notes=tuple(dict.fromkeys(self.notes)), values=self.values, unnarrowed=self.unnarrowed,
-            allow_unconfined=settings.allow_unconfined)
+            notes=tuple(dict.fromkeys(self.notes)), values=self.values, variables=(*setters, *passed),
+            unnarrowed=self.unnarrowed, allow_unconfined=settings.allow_unconfined)
 
     def _say_where_the_record_goes(self) -> None:
         state = self.settings.state_home
@@ -309,7 +310,7 @@ class _Resolver:
 
     # -- environment and the rest ---------------------------------------------------------------
 
-    def _env_keep(self, sockets: Iterable[Sourced], allow: Iterable[Sourced],
+    def _env_keep(self, passed: Iterable[Sourced], grants: Iterable[Sourced],
                   given: Iterable[tuple[str, str]]) -> tuple[str, ...]:
         """Return the names that pass. A value that is set for a loader variable is a grant of it:
 
@@ -317,15 +318,16 @@ class _Resolver:
         """
         inner = [pair for profile in self.chain if profile.inner_sandbox for pair in profile.inner_sandbox.set_env]
         loaders = [name for name, _ in (*given, *inner) if waived_by("env", name, self.places.home)]
-        names = [*loaders, *(item.value for item in self._words("env", self.request.pass_env))]
-        granted = {item.value for item in (*sockets, *allow)}
+        names = [*loaders, *(item.value for item in passed)]
+        granted = {item.value for item in grants}
         names += [variable for entry in load_list("grants") if entry.id in granted for variable in entry.env]
         return tuple(dict.fromkeys(names))
 
-    def _set_env(self) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
-        """Return literals for the plan and values for the descriptor; the first layer that names one wins."""
+    def _set_env(self) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...], tuple[Sourced, ...]]:
+        """Return literals for the plan, values for the descriptor, and who set which: the first that names one wins."""
         literal: dict[str, str] = {}
         given: dict[str, str] = {}
+        setters: list[Sourced] = []
         for slot in self.slots:
             if slot.layer.set_env and slot.narrow_only:
                 self._untrusted(slot, "set_env")
@@ -333,7 +335,8 @@ class _Resolver:
             for name, value in slot.layer.set_env:
                 if name not in literal and name not in given:
                     (literal if slot.layer.literal else given)[name] = value
-        return tuple(sorted(literal.items())), tuple(sorted(given.items()))
+                    setters.append(Sourced(value=name, origin=slot.layer.origin))
+        return tuple(sorted(literal.items())), tuple(sorted(given.items())), tuple(setters)
 
     def _limits(self) -> dict[str, int]:
         names = sorted({name for slot in self.slots for name, _ in slot.layer.limits})

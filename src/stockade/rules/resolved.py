@@ -54,7 +54,8 @@ class Resolved:
     """Request, profiles, configuration, class row and policy in one. ``cwd`` None: private scratch.
 
     ``set_env`` goes to the launcher by descriptor; ``profile_set_env`` are reviewed literals that
-    may stand in a plan. ``values`` explains where each value came from. ``unnarrowed``: write roots
+    may stand in a plan. ``values`` explains where each value came from, ``variables`` who granted or set each variable,
+    by name alone. ``unnarrowed``: write roots
     and read grants as they were before ``Sandbox.narrow``: what is protected in them stays so.
     ``allow_unconfined``: the operator's word for hosts without a backend. ``caller`` first_party is proven.
     """
@@ -94,5 +95,6 @@ class Resolved:
     policy: Policy
     notes: tuple[str, ...]
     values: Mapping[str, Sourced]
+    variables: tuple[Sourced, ...]
     unnarrowed: tuple[tuple[Grant, ...], tuple[Grant, ...]] | None = None
     allow_unconfined: Sourced | None = None
