@@ -234,7 +234,7 @@ enum End {
 }
 
 fn read(fd: &OwnedFd, budget: &mut Budget, record: &mut impl FnMut(&[u8])) -> End {
-    let mut buffer = [0u8; MESSAGE_MAX_BYTES];
+    let mut buffer = vec![0u8; MESSAGE_MAX_BYTES]; // a caller may have left us 32 KB of stack
     for _ in 0..BATCH {
         match wire::receive(fd.as_raw_fd(), &mut buffer) {
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return End::Open,

@@ -193,19 +193,15 @@ impl Supervisor {
 
     /// A refusal, or the end of the pipe: exec has closed the last writer.
     fn read_errors(&mut self) -> Option<Step> {
-        let pipe = self.errors.as_ref()?;
-        let mut buffer = [0u8; 8192];
-        // SAFETY: the buffer lives through the call.
-        let size = unsafe { libc::read(pipe.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) };
+        let said = read_there(self.errors.as_ref()?);
         self.errors = None;
-        if size > 0 && matches!(self.ended, Some(Outcome::TimedOut | Outcome::CallerGone)) {
+        if !said.is_empty() && matches!(self.ended, Some(Outcome::TimedOut | Outcome::CallerGone)) {
             // The box was ended from here: its processes may speak of each other's end.
             return Some(Step::Refused(self.never_started()));
         }
-        if size > 0 {
-            let bytes = &buffer[..size as usize];
+        if !said.is_empty() {
             let unknown = || Refusal::new("fork_failed", "box").detail("got an unreadable refusal");
-            return Some(Step::Refused(Refusal::from_bytes(bytes).unwrap_or_else(unknown)));
+            return Some(Step::Refused(Refusal::from_bytes(&said).unwrap_or_else(unknown)));
         }
         // The fork was announced before the pipe could close, unless the box died on the way.
         while self.command == 0 && self.events() {}
@@ -400,6 +396,15 @@ impl Supervisor {
         }
         pid == self.init
     }
+}
+
+/// What lies in a pipe. Not read into the stack, of which a caller may have left us 32 KB.
+fn read_there(pipe: &OwnedFd) -> Vec<u8> {
+    let mut buffer = vec![0u8; 8192];
+    // SAFETY: the buffer lives through the call.
+    let size = unsafe { libc::read(pipe.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) };
+    buffer.truncate(size.max(0) as usize);
+    buffer
 }
 
 struct Ready {

@@ -92,7 +92,7 @@ pub struct Journal<'a> {
 
 /// The first line, however long the rest is, and what was read of the rest with it.
 pub fn header(mut file: &File) -> io::Result<(Header, Vec<u8>)> {
-    let (mut text, mut piece) = (vec![], [0; 4096]);
+    let (mut text, mut piece) = (vec![], vec![0; 4096]);
     let end = loop {
         let from = text.len();
         let size = file.read(&mut piece)?;

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString};
 use std::io;
-use std::mem::{offset_of, MaybeUninit};
+use std::mem::offset_of;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use serde::{Deserialize, Serialize};
@@ -368,7 +368,7 @@ pub fn list_dir(dir: RawFd, most: usize) -> io::Result<(Vec<Vec<u8>>, bool)> {
         return Err(io::Error::last_os_error());
     }
     let mut names = Vec::new();
-    let mut buffer = [MaybeUninit::<u8>::uninit(); 8192];
+    let mut buffer = Box::<[u8]>::new_uninit_slice(8192); // a caller may have left us 32 KB of stack
     loop {
         // SAFETY: pointer and length describe the buffer, which outlives the call.
         let got = unsafe { libc::syscall(libc::SYS_getdents64, dir, buffer.as_mut_ptr(), buffer.len()) };
