@@ -131,6 +131,28 @@ def test_a_bind_alias_is_hidden(root: Actor, user: Actor, tier: str) -> None:
             subprocess.run([*enter, "umount", alias], check=True)
 
 
+@requirement("fs.credentials", "B.secret_aliases")
+@pytest.mark.parametrize("grant", ["read", "write"])
+@at_tiers("fs.credentials")
+def test_a_bind_alias_in_a_private_place_is_hidden_where_a_grant_shows_it(root: Actor, user: Actor, tier: str, grant: str) -> None:
+    for actor in (user, root):
+        actor.put(f"{actor.home}/.aws/credentials", NEEDLE)
+        place = actor.make_dir(f"/tmp/granted-{actor.name}")
+        alias = actor.make_dir(f"{place}/alias")
+        plain = actor.put(f"{place}/plain", "plain\n", 0o644)
+        enter = ["nsenter", "-m", "-t", str(actor.world.holder.pid), "--"]
+        subprocess.run([*enter, "mount", "--bind", f"{actor.home}/.aws", alias], check=True)
+        try:
+            reads = _reads([f"{alias}/credentials"])
+            worked(actor.bare(reads))
+            run = actor.box([*reads, op("read", "plain", path=plain)], tier=tier, **{grant: [place]})
+            assert run.answers.pop("plain")["value"] == "plain\n"
+            assert all(NEEDLE not in str(answer) for answer in run.answers.values()), run.answers
+        finally:
+            subprocess.run([*enter, "umount", alias], check=True)
+            actor.remove(place)
+
+
 @requirement("fs.credentials", "B.host_renames_over", "B.secret_aliases")
 @at_tiers("fs.credentials")
 def test_stores_that_the_host_creates_or_replaces_stay_hidden(actor: Actor, stores: list[str], tier: str) -> None:
