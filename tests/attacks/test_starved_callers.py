@@ -7,6 +7,7 @@ but built-in commands of the shell, so it works under every limit without a box.
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -71,6 +72,21 @@ def test_a_launch_line_under_a_low_limit_gives_a_whole_box_or_a_refusal(actor: A
     assert not actor.host(f"{actor.elsewhere}/starved").exists()
     again = actor.call(made["argv"], env=made["env"])
     assert (again.returncode, again.stdout.decode()) == (0, WHOLE), again.stderr
+
+
+@requirement("C.starved_callers")
+@at_tiers("fs.own_state")
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="a stack of its own is made on x86_64 alone (limitations)")
+def test_a_deep_write_root_needs_no_more_stack_than_a_caller_has_left(actor: Actor, tier: str) -> None:
+    """What the command writes runs at every depth, so the walk goes as deep as it goes."""
+    deep = actor.make_dir(f"{actor.elsewhere}/deep")
+    below = "/".join(f"node_modules{number}" for number in range(14))
+    actor.sh(f"git init -q . && mkdir -p {below}/.git/hooks .git/modules/a/modules/b/modules/c/hooks && for d in $(find . -name 'node_modules*'); "
+             "do mkdir -p $d/.git/hooks $d/.vscode; : > $d/.git/HEAD; : > $d/.envrc; done", cwd=deep)
+    made = actor.plan(["/bin/sh", "-c", "echo whole"], tier=tier, write=[deep], cwd=deep)
+    done = actor.call([*_limited("-s 32"), *made["argv"]], env=made["env"], cwd=deep)
+    actor.remove(deep)
+    assert (done.returncode, done.stdout) == (0, b"whole\n"), (done.returncode, done.stderr)
 
 
 @requirement("C.starved_callers")

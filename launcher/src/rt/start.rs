@@ -11,6 +11,11 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::c_ulong;
 
+/// A stack of our own: a caller may have left us 32 KB of the other (setrlimit(2), RLIMIT_STACK), and walks of trees
+/// go as deep as these. Not touched, it costs an address range.
+#[cfg(all(bare, target_arch = "x86_64"))]
+const STACK_BYTES: usize = 256 << 10;
+
 /// Pairs of kind and value, ended by AT_NULL; null in a build with a C library.
 static AUXILIARY: AtomicPtr<usize> = AtomicPtr::new(null_mut());
 
@@ -50,10 +55,27 @@ std::arch::global_asm!(
     ".type _start, @function",
     "_start:",
     "xor ebp, ebp",
-    "mov rdi, rsp",
+    "mov r12, rsp",
+    // mmap(0, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0)
+    "mov eax, 9",
+    "xor edi, edi",
+    "mov esi, {stack}",
+    "mov edx, 3",
+    "mov r10d, 0x20022",
+    "mov r8, -1",
+    "xor r9d, r9d",
+    "syscall",
+    "xor esi, esi",
+    "cmp rax, -4096",
+    "ja 2f",
+    "mov rsi, rax",
+    "lea rsp, [rax + {stack}]",
+    "2:",
+    "mov rdi, r12",
     "and rsp, -16",
     "call {enter}",
     "ud2",
+    stack = const STACK_BYTES,
     enter = sym enter,
 );
 
@@ -65,19 +87,25 @@ std::arch::global_asm!(
     "mov x29, xzr",
     "mov x30, xzr",
     "mov x0, sp",
+    "mov x1, xzr",
     "bl {enter}",
     "brk #1",
     enter = sym enter,
 );
 
-/// `stack`: argument count, arguments, null, environment, null, auxiliary vector.
+/// `stack`: argument count, arguments, null, environment, null, auxiliary vector. `own`: the lowest byte of the
+/// stack that this runs on, or null on the kernel's.
 ///
 /// # Safety
 /// As for the C function of this name.
 #[cfg(bare)]
-unsafe extern "C" fn enter(stack: *const usize) -> ! {
-    // SAFETY: the kernel's block, as above; thread-local storage comes before its first use.
+unsafe extern "C" fn enter(stack: *const usize, own: *mut libc::c_void) -> ! {
+    // SAFETY: the kernel's block, as above; thread-local storage comes before its first use. Nothing is
+    // on the lowest page yet, and what would grow onto it must end.
     unsafe {
+        if !own.is_null() {
+            super::calls::mprotect(own, 4096, libc::PROT_NONE);
+        }
         let (count, argv) = (*stack, stack.add(1));
         let envp = argv.add(count + 1);
         let end = (0..).find(|at| *envp.add(*at) == 0).unwrap_or(0);
