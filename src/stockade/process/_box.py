@@ -168,9 +168,8 @@ class Box(subprocess.Popen[AnyStr]):
         status = self._reap()
         self._close_streams()
         if self._reader.refused is not None:
-            error = refusal(self._reader.refused, status)
-            _forget_if_of_the_host(error)
-            raise error
+            # No name for the error here: with its traceback it would hold this box, and its pipe, until a collection.
+            raise _forgetting(refusal(self._reader.refused, status))
         raise LaunchFailed("launch_failed", f"launcher: got status {status} and no record, expected a record",
                            returncode=status)
 
@@ -276,7 +275,7 @@ class Box(subprocess.Popen[AnyStr]):
             super().__del__(*args, **kwargs)
 
 
-def _forget_if_of_the_host(error: Refused | LaunchFailed) -> None:
+def _forgetting(error: Refused | LaunchFailed) -> Refused | LaunchFailed:
     """Drop answers and plans of this process that the kernel has just denied; the launcher drops those on disk."""
     from stockade.host import answers, probe
     from stockade.process import prepare
@@ -284,6 +283,7 @@ def _forget_if_of_the_host(error: Refused | LaunchFailed) -> None:
     if isinstance(error, Refused) and error.code in answers.OF_THE_HOST and not error.transient:
         probe.forget()
         prepare.forget()
+    return error
 
 
 def _pipe() -> tuple[int, int]:
