@@ -86,7 +86,7 @@ def versions(tools: Path) -> Iterator[str]:
 def commands(world: World) -> Iterator[tuple[str, list[str]]]:
     """Yield the peers that are commands."""
     tools = world.base / "tools"
-    settings = world.home.parent / "srt.json"
+    settings = world.where / "srt.json"
     settings.write_text(json.dumps({
         "network": {"allowedDomains": [], "deniedDomains": []},
         "filesystem": {"denyRead": ["~/.ssh", "~/.aws"], "allowWrite": ["."], "denyWrite": []},

@@ -55,6 +55,7 @@ class World:
     """The directories of one caller."""
 
     base: Path
+    where: Path
     home: Path
     workspace: Path
     masks: tuple[Path, ...]
@@ -78,7 +79,7 @@ class World:
             "HOME": str(home),
             "STOCKADE_HOME": str(state),
         }
-        return cls(base=base, home=home, workspace=workspace, masks=masks, env=env)
+        return cls(base=base, where=where, home=home, workspace=workspace, masks=masks, env=env)
 
     @property
     def noop(self) -> str:
@@ -184,7 +185,7 @@ def nested_rows(world: World, runs: int) -> Iterator[Row]:
 
 def home_row(world: World, runs: int) -> Row:
     """The same launch with a home of 10 and of 100,000 entries."""
-    big = world.home.parent / "big-home"
+    big = world.where / "big-home"
     big.mkdir(mode=0o700)
     for index in range(BIG_HOME):
         os.close(os.open(big / f"entry{index}", os.O_CREAT | os.O_WRONLY, 0o600))
@@ -201,7 +202,7 @@ def home_row(world: World, runs: int) -> Row:
 
 def grant_row(world: World, runs: int) -> Row:
     """The slope of the cost per extra read grant, up to 1,000."""
-    many = world.home.parent / "granted"
+    many = world.where / "granted"
     many.mkdir()
     paths = []
     for index in range(GRANTS[-1]):

@@ -77,14 +77,14 @@ def rows(world: World, runs: int) -> Iterator[Row]:
     if os.geteuid() != 0:
         yield Row(what=WITHOUT, measured="not measured: mounting needs root", values={})
         return
-    place = world.home.parent / "stuck"
+    place = world.where / "stuck"
     place.mkdir()
-    world.home.parent.chmod(0o755)
+    world.where.chmod(0o755)
     holder = [str(world.base / "tools" / "stuckfs"), str(place)]
     with Namespace(holder) as stuck, Namespace(["sh", "-c", "echo ready; exec cat"]) as free:
         see_that_it_sticks(stuck, place)
         for name, uid in (("user", pwd.getpwnam(USER).pw_uid), ("root", 0)):
-            for path in (world.home, world.workspace, world.home.parent / "state"):
+            for path in (world.home, world.workspace, world.where / "state"):
                 for entry in (path, *path.rglob("*")):
                     os.chown(entry, uid, uid)
             yield from both(world, runs, Caller(name=name, uid=uid, stuck=stuck, free=free))

@@ -59,7 +59,7 @@ def lines(world: World, argv: Sequence[str]) -> dict[str, tuple[Sequence[str], M
     """Return the ways to start it: bare, as a launch line of strict, and by the command line."""
     import stockade
 
-    boxed = {**world.env, "HOME": str(world.home.parent / "box-home")}
+    boxed = {**world.env, "HOME": str(world.where / "box-home")}
     Path(boxed["HOME"]).mkdir(mode=0o700, exist_ok=True)
     # Where the tool itself lies is no secret; nothing else of the bench is shown.
     tool = str(world.base / "tools")
@@ -95,7 +95,7 @@ def rows(world: World, runs: int) -> Iterator[Row]:
     for argv in (NPX, UVX):
         path = f"{world.base}/tools/uv/bin:{world.env['PATH']}"
         forwarded = {name: os.environ[name] for name in FORWARDED if name in os.environ}
-        place = World(base=world.base, home=world.home, workspace=world.workspace, masks=world.masks,
+        place = World(base=world.base, where=world.where, home=world.home, workspace=world.workspace, masks=world.masks,
                       env={**forwarded, **world.env, "PATH": path})  # fmt: skip
         yield from warm_row(place, max(3, runs // 30), argv)
 
