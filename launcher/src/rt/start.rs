@@ -12,9 +12,10 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use libc::c_ulong;
 
 /// A stack of our own: a caller may have left us 32 KB of the other (setrlimit(2), RLIMIT_STACK), and walks of trees
-/// go as deep as these. Not touched, it costs an address range.
+/// go as deep as these; the supervisor of a box inside a box runs on top of the one around it, thirty levels at most.
+/// Not touched, it costs an address range.
 #[cfg(all(bare, target_arch = "x86_64"))]
-const STACK_BYTES: usize = 256 << 10;
+const STACK_BYTES: usize = 1 << 20;
 
 /// Pairs of kind and value, ended by AT_NULL; null in a build with a C library.
 static AUXILIARY: AtomicPtr<usize> = AtomicPtr::new(null_mut());
