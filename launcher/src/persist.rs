@@ -24,8 +24,9 @@ use std::os::fd::AsRawFd;
 use serde::Serialize;
 
 use crate::report::show;
+use crate::ulid;
 use asked::{OnPersistence, Persistence};
-use walk::{look_at, lookup, open_root, Entry, Node, Seen, DEPTH, PATTERN_ENTRIES};
+use walk::{is_short, look_at, lookup, open_root, Entry, Node, Seen, DEPTH, PATTERN_ENTRIES};
 
 /// Stamps are taken from a clock that ticks this coarsely (CONFIG_HZ=100, with room).
 const CLOCK_TICK_NS: i128 = 20_000_000;
@@ -144,7 +145,7 @@ fn movable(watched: &Persistence) -> io::Result<Option<Node>> {
 impl Root {
     fn look(watched: &Persistence) -> io::Result<Self> {
         let names = compile(&watched.names)?;
-        let taken_ns = wall_clock_ns();
+        let taken_ns = ulid::since_epoch().as_nanos() as i128;
         let dir = open_root(&watched.root)?;
         let identity = Entry::of(dir.as_raw_fd(), c"")?.identity();
         let seen = look_at(dir.as_raw_fd(), &names);
@@ -213,9 +214,8 @@ impl Root {
 
     /// Nobody looked: that says nothing of the root.
     fn unseen(&self, result: &mut Compared, error: &io::Error) {
-        let root = show(self.watched.root.as_bytes());
         result.unseen = true;
-        result.degraded.push(format!("persistence of {root} not compared: {error}"));
+        result.degraded.push(format!("persistence of {} not compared: {error}", show(self.watched.root.as_bytes())));
     }
 
     fn failure(&self, changes: &[Change], degraded: &[String]) -> Option<String> {
@@ -249,16 +249,6 @@ impl Root {
             result.degraded.push(format!("persistence of {root}: {} could not be read", show(path)));
         }
     }
-}
-
-/// Of descriptors or memory, this process or the machine.
-fn is_short(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
-}
-
-fn wall_clock_ns() -> i128 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_nanos() as i128)
 }
 
 #[cfg(test)]

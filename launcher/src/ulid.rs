@@ -43,7 +43,7 @@ pub fn stamp(since: Duration) -> String {
 }
 
 /// Time since the epoch; a clock set before 1970 reads as the epoch itself.
-fn since_epoch() -> Duration {
+pub fn since_epoch() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO)
 }
 

@@ -76,7 +76,6 @@ def test_a_launch_line_under_a_low_limit_gives_a_whole_box_or_a_refusal(actor: A
 
 @requirement("C.starved_callers")
 @at_tiers("fs.own_state")
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="a stack of its own is made on x86_64 alone (limitations)")
 def test_a_deep_write_root_needs_no_more_stack_than_a_caller_has_left(actor: Actor, tier: str) -> None:
     """What the command writes runs at every depth, so the walk goes as deep as it goes."""
     deep = actor.make_dir(f"{actor.elsewhere}/deep")
@@ -86,7 +85,10 @@ def test_a_deep_write_root_needs_no_more_stack_than_a_caller_has_left(actor: Act
     made = actor.plan(["/bin/sh", "-c", "echo whole"], tier=tier, write=[deep], cwd=deep)
     done = actor.call([*_limited("-s 32"), *made["argv"]], env=made["env"], cwd=deep)
     actor.remove(deep)
-    assert (done.returncode, done.stdout) == (0, b"whole\n"), (done.returncode, done.stderr)
+    if platform.machine() == "x86_64" or done.returncode == 0:
+        assert (done.returncode, done.stdout) == (0, b"whole\n"), (done.returncode, done.stderr)
+    else:  # no stack of its own there (limitations): it ends before the command runs
+        assert done.returncode < 0 and done.stdout == b"", done
 
 
 @requirement("C.starved_callers")

@@ -347,6 +347,11 @@ pub fn lookup(root: RawFd, path: &[u8]) -> Option<Entry> {
     Entry::of(held.as_ref().map_or(root, |fd| fd.as_raw_fd()), &last).ok()
 }
 
+/// Of descriptors or memory, this process or the machine: that says nothing of what was looked at.
+pub fn is_short(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
+}
+
 /// Opens a root by its canonical path; a link in any component is refused.
 pub fn open_root(path: &str) -> io::Result<OwnedFd> {
     open_canonical(path, libc::O_RDONLY | libc::O_DIRECTORY)
