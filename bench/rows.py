@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ MASKS = 10
 BIG_HOME = 100_000
 GRANTS = (0, 100, 400, 1000)
 LIVE_BOXES = 5
+# A box that has said its first byte may still be parting with the helpers of its start.
+REST_S = 0.1
 PEERS = {
     "bubblewrap": "bubblewrap",
     "minimal": "the minimal helper",
@@ -302,7 +305,7 @@ def resident_kb(pid: int) -> int:
 
 
 def memory_row(world: World) -> Row:
-    """Resident memory of supervisor and init of live boxes."""
+    """Resident memory of supervisor, init and whatever else it keeps, of live boxes at rest."""
     launch = world.launch(command=[str(world.workspace / "pause")], tier="strict", net="none")
     boxes = [
         subprocess.Popen(launch.argv, env=launch.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -312,6 +315,7 @@ def memory_row(world: World) -> Row:
     for box in boxes:
         with box:
             assert box.stdin and box.stdout and box.stdout.read(1) == b"."
+            time.sleep(REST_S)
             init = Path(f"/proc/{box.pid}/task/{box.pid}/children").read_text().split()
             totals.append(resident_kb(box.pid) + sum(resident_kb(int(pid)) for pid in init))
             box.stdin.close()

@@ -51,7 +51,7 @@ const ENDING: &str = "got the end of its command, expected a box that goes on";
 pub struct Inner {
     pub ring: Ring,
     /// The user namespace in which its P1 builds.
-    pub user: OwnedFd,
+    pub user: births::Space,
     /// The pid namespace of the box around.
     pub pid: OwnedFd,
     /// /proc of the first supervisor's pid namespace: that of the box does not show us.
@@ -333,7 +333,7 @@ impl Held {
         let first = from.session.inner.is_none();
         births::join_user(&self.spaces[0], first, ring.shifted)?;
         tied_again()?;
-        let user = limits::while_processes(ring.processes, || births::user_space(&self.proc))??;
+        let user = limits::while_processes(ring.processes, births::user_space)??;
         births::join(&self.spaces[1], libc::CLONE_NEWNS)?;
         // That of the host is nobody's to join, and where we are.
         if !births::is_ours(&self.proc, &self.spaces[3], "net")? {
@@ -444,7 +444,9 @@ fn start(request: Request, plan_fd: OwnedFd, inner: Inner, out: &Out, block: Blo
     let start = Start { umask: request.umask, ..Start::inside(inner.ignored) };
     // It is the session's own until the end.
     persist::distant::read_through(inner.proc.as_raw_fd());
-    let session = Session::open(&args, Some(inner), |_| Ok(given), out)?;
+    let mut session = Session::open(&args, Some(inner), |_| Ok(given), out)?;
+    // It was made while the plan was read.
+    session.inner.as_mut().map(|inner| inner.user.hold(&inner.proc)).transpose()?;
     if session.loaded.plan.fds != request.kept {
         // Another number would be one of ours.
         let why =

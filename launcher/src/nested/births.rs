@@ -43,8 +43,37 @@ pub fn join_user(space: &OwnedFd, first: bool, shifted: bool) -> Result<(), Refu
     Ok(())
 }
 
-/// A user namespace with the ids of this process and no others. Who made it is gone again.
-pub fn user_space(proc: &OwnedFd) -> Result<OwnedFd, Refusal> {
+/// A user namespace with the ids of this process and no others: in the making, until it is held.
+pub struct Space {
+    maker: Option<(libc::pid_t, OwnedFd)>,
+    held: Option<OwnedFd>,
+}
+
+impl Space {
+    /// Gives it its ids and holds it; who made it is gone then. `proc` is that of this process's pid namespace.
+    pub fn hold(&mut self, proc: &OwnedFd) -> Result<(), Refusal> {
+        let Some((pid, ready)) = self.maker.take() else { return Ok(()) };
+        let made = match word(&ready, 1) {
+            Some(_) => map_and_hold(proc.as_raw_fd(), pid),
+            None => Err(Refusal::new("userns_denied", "box").detail("got the end of who made it, expected its word")),
+        };
+        // SAFETY: our own child; the namespace lives on in the open file.
+        unsafe {
+            libc::kill(pid, libc::SIGKILL);
+            libc::waitpid(pid, std::ptr::null_mut(), 0);
+        }
+        self.held = Some(made?);
+        Ok(())
+    }
+
+    fn get(&self) -> Result<&OwnedFd, Refusal> {
+        let nothing = || Refusal::new("userns_denied", "box").detail("got none, expected one that is held");
+        self.held.as_ref().ok_or_else(nothing)
+    }
+}
+
+/// Starts to make one. Its maker ends with this process.
+pub fn user_space() -> Result<Space, Refusal> {
     let (ready, say) = sys::pipe().map_err(denied("pipe"))?;
     // SAFETY: this process is single-threaded; the child only waits to be killed.
     let pid =
@@ -60,17 +89,7 @@ pub fn user_space(proc: &OwnedFd) -> Result<OwnedFd, Refusal> {
             libc::_exit(0)
         }
     }
-    drop(say);
-    let made = match word(&ready, 1) {
-        Some(_) => map_and_hold(proc.as_raw_fd(), pid),
-        None => Err(Refusal::new("userns_denied", "box").detail("got the end of who made it, expected its word")),
-    };
-    // SAFETY: our own child; the namespace lives on in the open file.
-    unsafe {
-        libc::kill(pid, libc::SIGKILL);
-        libc::waitpid(pid, std::ptr::null_mut(), 0);
-    }
-    made
+    Ok(Space { maker: Some((pid, ready)), held: None })
 }
 
 fn map_and_hold(proc: RawFd, pid: libc::pid_t) -> Result<OwnedFd, Refusal> {
@@ -154,10 +173,10 @@ fn number(error: &io::Error) -> i32 {
 
 /// As P1, in the user namespace of the box around and its view: a proc of the new pid namespace can
 /// only be had where what covers the old one is not locked. Then into the inner one.
-pub fn settle(user: &OwnedFd) -> Result<OwnedFd, Refusal> {
+pub fn settle(user: &Space) -> Result<OwnedFd, Refusal> {
     let attrs = sys::MOUNT_ATTR_NOSUID | sys::MOUNT_ATTR_NODEV | sys::MOUNT_ATTR_NOEXEC;
     let proc = sys::new_fs("proc", &[], attrs).map_err(|e| Refusal::new("proc_denied", "/proc").io(&e))?;
-    join(user, libc::CLONE_NEWUSER)?;
+    join(user.get()?, libc::CLONE_NEWUSER)?;
     let spaces = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | libc::CLONE_NEWCGROUP;
     // SAFETY: no pointers.
     sys::check(i64::from(unsafe { libc::unshare(spaces) })).map_err(denied("mount"))?;
