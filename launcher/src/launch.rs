@@ -10,7 +10,7 @@ use std::path::Path;
 use crate::args::{self, Args};
 use crate::init::{self, Start};
 use crate::inside::Inside;
-use crate::nested::{births, client, Nests};
+use crate::nested::{self, births, client, Nests};
 use crate::plan::Backend;
 use crate::receipts::Out;
 use crate::report::{Refusal, Report};
@@ -115,8 +115,11 @@ impl Session {
         let mapped = userns::map_box(init, self.loaded.plan.ids, &waiting);
         drop(prepared);
         match mapped.and_then(|()| self.drive(&mut supervisor, out, args, block)) {
-            Ok(()) if self.inner.is_some() => Ok(ending::told(&supervisor)),
-            Ok(()) => Ok(ending::finish(&supervisor)),
+            Ok(()) => Ok(match &self.inner {
+                // At once: taking the box's namespaces apart is nothing that anybody waits for.
+                Some(inner) => nested::say_end(inner, ending::told(&supervisor)),
+                None => ending::finish(&supervisor),
+            }),
             Err(refusal) => {
                 clock::stop();
                 supervisor.end_init();

@@ -233,7 +233,7 @@ struct From<'a> {
     parent: libc::pid_t,
 }
 
-/// The child's whole life. Whoever asked is told the end, or why there was nothing.
+/// The child's whole life. Whoever asked is told why there was nothing; of the end, the session speaks.
 fn supervise(from: &From, asked: Asked, uplink: OwnedFd, block: Block) {
     let link = asked.link.as_raw_fd();
     let mut held = match Held::take(from, asked, uplink) {
@@ -243,16 +243,19 @@ fn supervise(from: &From, asked: Asked, uplink: OwnedFd, block: Block) {
     let mut out = Out::nowhere();
     let done = held.run(from, &mut out, block);
     let link = held.link.as_raw_fd();
-    match done {
-        Ok(code) => drop(wire::send(link, &[&b"e"[..], &code.to_le_bytes()].concat(), &[], false)),
-        Err(refusal) => {
-            out.tell_around(&report::to_json(&refusal.record(&out.run_id)).unwrap_or_default());
-            tell(link, &refusal);
-        }
+    if let Err(refusal) = done {
+        out.tell_around(&report::to_json(&refusal.record(&out.run_id)).unwrap_or_default());
+        tell(link, &refusal);
     }
 }
 
-/// Nothing looks into this process, and it ends with its supervisor. A signal for the group of that
+/// Tells whoever asked how the box ended; gives the same.
+pub fn say_end(inner: &Inner, code: i32) -> i32 {
+    let _ = wire::send(inner.link.as_raw_fd(), &[&b"e"[..], &code.to_le_bytes()].concat(), &[], false);
+    code
+}
+
+/// Nothing looks into this process, and it ends with its supervisor, until it changes who it is. A signal for the group of that
 /// one is none for this box: whoever asked passes on what comes, once.
 fn tied(parent: libc::pid_t) -> Result<(), Refusal> {
     let fail = |e: io::Error| Refusal::new("fork_failed", "supervisor").io(&e);
@@ -332,7 +335,7 @@ impl Held {
         let ring = from.session.ring(&from.out.run_id, from.box_.snapshot)?;
         let first = from.session.inner.is_none();
         births::join_user(&self.spaces[0], first, ring.shifted)?;
-        tied_again()?;
+        tied(from.parent)?;
         let user = limits::while_processes(ring.processes, births::user_space)??;
         births::join(&self.spaces[1], libc::CLONE_NEWNS)?;
         // That of the host is nobody's to join, and where we are.
@@ -396,13 +399,6 @@ fn lifted(fd: &OwnedFd, floor: RawFd) -> io::Result<OwnedFd> {
 fn duplicate(fd: &OwnedFd, number: RawFd) -> io::Result<()> {
     // SAFETY: no pointers.
     sys::check(unsafe { libc::syscall(libc::SYS_dup3, fd.as_raw_fd(), number, 0) }).map(drop)
-}
-
-/// Changing who we are has cleared it.
-fn tied_again() -> Result<(), Refusal> {
-    let fail = |e: io::Error| Refusal::new("fork_failed", "supervisor").io(&e);
-    sys::prctl(libc::PR_SET_DUMPABLE, 0).map_err(fail)?;
-    sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64).map_err(fail)
 }
 
 /// The bytes of a memfd that nobody can change any more.

@@ -75,17 +75,21 @@ impl Space {
 /// Starts to make one. Its maker ends with this process.
 pub fn user_space() -> Result<Space, Refusal> {
     let (ready, say) = sys::pipe().map_err(denied("pipe"))?;
+    // SAFETY: no failure.
+    let parent = unsafe { libc::getpid() };
     // SAFETY: this process is single-threaded; the child only waits to be killed.
     let pid =
         unsafe { sys::fork_into(libc::CLONE_NEWUSER) }.map_err(|e| Refusal::new("userns_denied", "box").io(&e))?;
     if pid == 0 {
-        // SAFETY: plain waiting; dies with us, or has nothing to wait for. Seen by nobody in a box, it may
-        // be looked at: only so can its maps be written.
+        // SAFETY: plain waiting; dies with us, who may be gone already, or has nothing to wait for. Seen by
+        // nobody in a box, it may be looked at: only so can its maps be written.
         unsafe {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
             libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0);
             libc::write(say.as_raw_fd(), c"r".as_ptr().cast(), 1);
-            libc::pause();
+            while libc::getppid() == parent {
+                libc::pause();
+            }
             libc::_exit(0)
         }
     }
