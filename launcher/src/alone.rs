@@ -7,7 +7,7 @@
 //! ever sends one. Source: landlock(7), "Scope flags"; kill(2); prctl(2), PR_SET_CHILD_SUBREAPER.
 //! Read next: init.rs (P2, which is the same), steps/landlock.rs.
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 
 use crate::control::{self, Event, Order};
 use crate::init::{self, Gate, Launch};
@@ -124,10 +124,14 @@ impl Domain {
 }
 
 fn build(launch: &Launch) -> Result<(), Refusal> {
-    let control = launch.control.as_raw_fd();
     init::own_group()?;
-    init::wait_for(control, &Order::Build)?;
-    adopt_orphans()?;
+    init::wait_for(launch.control.as_raw_fd(), &Order::Build)?;
+    adopt_orphans()
+}
+
+/// With them comes the word that what killed boxes left is settled: nothing of it is moved any more while
+/// P2 opens what its rules are about.
+fn refuse_covers(control: RawFd) -> Result<(), Refusal> {
     let covers = init::covers(control)?;
     match covers.guards.first().map(|guard| guard.path.as_str()).or(covers.files.first().map(String::as_str)) {
         // It was not there when the plan was made, and nothing but a mount could guard it.
@@ -136,9 +140,10 @@ fn build(launch: &Launch) -> Result<(), Refusal> {
     }
 }
 
+/// The command waits at its gate for the order to start: what P2 is made of is made meanwhile.
 fn start(launch: &mut Launch, held: &mut Option<Gate>, wipe: &impl Fn()) -> Result<Watch, Refusal> {
     let control = launch.control.as_raw_fd();
-    init::wait_for(control, &Order::Start)?;
+    refuse_covers(control)?;
     init::readable(false)?;
     let signals = sys::signal_fd().map_err(|e| Refusal::new("fork_failed", "signalfd").io(&e))?;
     let mounts = std::fs::File::open("/dev/null").map_err(|e| Refusal::new("fork_failed", "/dev/null").io(&e))?;
@@ -163,6 +168,7 @@ fn start(launch: &mut Launch, held: &mut Option<Gate>, wipe: &impl Fn()) -> Resu
     caps::drop_all()?;
     let keeper = Keeper::start()?;
     seccomp::install("init").map_err(|e| Refusal::new("seccomp_denied", "init").io(&e))?;
+    init::wait_for(control, &Order::Start)?;
     if let Some(gate) = held.take() {
         gate.open(launch.errors.take());
     }
