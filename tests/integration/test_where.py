@@ -12,6 +12,7 @@ import subprocess
 import pytest
 
 from requirements import requirement
+from support import alone
 from support.actors import PYTHON, Actor
 from support.where import BARE_SETS, FORGE, active, filtered, own, saying, shell
 
@@ -200,3 +201,24 @@ def _descendant(pid: int, name: str) -> int:
         if below:
             return below
     return 0
+
+
+# A child of what every first process of ours looks like, as far as a program in a box can make it.
+POSES = """
+import ctypes, subprocess, sys
+ctypes.CDLL(None).prctl(15, b"stockade-init", 0, 0, 0)
+ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
+raise SystemExit(subprocess.call(sys.argv[1:]))
+"""
+
+
+@requirement("F.where_am_i", "alone.layers")
+@pytest.mark.parametrize("tier", ["standard", "strict"])
+def test_a_box_without_namespaces_is_foreign_whatever_its_processes_pose_as(user: Actor, tier: str) -> None:
+    """A tier that could be posed as would be a request that is passed through."""
+    place = user.make_dir(f"{user.home}/work/posed")
+    run = user.run([PYTHON, "-B", "-c", POSES, *saying(user)], tier=tier, net="none", read=[str(user.stage.lib)], cwd=place,
+                   before=alone.filtered(user))
+    user.remove(place)
+    assert run.receipt["backend"] == "landlock", run.raw
+    assert json.loads(run.stdout) == FOREIGN, run.raw
