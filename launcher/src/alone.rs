@@ -12,9 +12,10 @@ use std::os::fd::{AsRawFd, RawFd};
 use crate::control::{self, Event, Order};
 use crate::init::{self, Gate, Launch};
 use crate::keeper::Keeper;
-use crate::plan::{invalid, GuardLost, Ids, Net, Plan};
+use crate::plan::{invalid, Backend, GuardLost, Ids, Net, Plan};
 use crate::report::Refusal;
-use crate::steps::{caps, guards, landlock, seccomp};
+use crate::steps::landlock::{self, Begun, Gives};
+use crate::steps::{caps, guards, seccomp};
 use crate::sys;
 use crate::watch::{Tree, Watch};
 
@@ -130,7 +131,7 @@ fn build(launch: &Launch) -> Result<(), Refusal> {
 }
 
 /// With them comes the word that what killed boxes left is settled: nothing of it is moved any more while
-/// P2 opens what its rules are about.
+/// P2 opens what it may write to.
 fn refuse_covers(control: RawFd) -> Result<(), Refusal> {
     let covers = init::covers(control)?;
     match covers.guards.first().map(|guard| guard.path.as_str()).or(covers.files.first().map(String::as_str)) {
@@ -143,6 +144,9 @@ fn refuse_covers(control: RawFd) -> Result<(), Refusal> {
 /// The command waits at its gate for the order to start: what P2 is made of is made meanwhile.
 fn start(launch: &mut Launch, held: &mut Option<Gate>, wipe: &impl Fn()) -> Result<Watch, Refusal> {
     let control = launch.control.as_raw_fd();
+    let rules = launch.plan.landlock.as_ref().map(landlock::rules);
+    let begin = |rules| Begun::new(rules)?.add(rules, Gives::Reading, (None, Backend::Landlock));
+    launch.begun = rules.as_ref().map(begin).transpose()?;
     refuse_covers(control)?;
     init::readable(false)?;
     let signals = sys::signal_fd().map_err(|e| Refusal::new("fork_failed", "signalfd").io(&e))?;
@@ -161,6 +165,7 @@ fn start(launch: &mut Launch, held: &mut Option<Gate>, wipe: &impl Fn()) -> Resu
         unsafe { libc::_exit(code) }
     }
     control::send_event(control, &Event::ForkedAs(pid)).map_err(|_| init::gone())?;
+    launch.begun = None;
     wipe();
     launch.env.iter_mut().for_each(init::forget);
     sys::prctl(libc::PR_SET_NAME, c"stockade-init".as_ptr() as u64)

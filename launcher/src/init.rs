@@ -17,8 +17,9 @@ use crate::plan::{Backend, Guard, GuardLost, Ids, Net, Plan};
 use crate::report::Refusal;
 use crate::steps::beside::Beside;
 use crate::steps::guards::{self, Placed};
+use crate::steps::landlock::{self, Begun, Gives};
 use crate::steps::mounts::{self, Prepared};
-use crate::steps::{caps, exec, fds, landlock, limits, overlay, record, seccomp, userns};
+use crate::steps::{caps, exec, fds, limits, overlay, record, seccomp, userns};
 use crate::sys;
 use crate::watch::{Tree, Watch};
 
@@ -43,6 +44,8 @@ pub struct Launch<'a> {
     pub inner: Option<&'a Inner>,
     /// P0 watches the command: it waits until the tracer holds it.
     pub traced: bool,
+    /// The command's rule set, where P1 has begun it.
+    pub begun: Option<Begun>,
     /// P0's own descriptors, of which P1 has a copy.
     pub outer: Vec<RawFd>,
 }
@@ -371,7 +374,7 @@ impl Gate {
 }
 
 /// Steps 8 to 14, as P2. Returns only what went wrong.
-pub fn command(launch: &Launch, gate: Gate) -> Refusal {
+pub fn command(launch: &mut Launch, gate: Gate) -> Refusal {
     let ready = || {
         if launch.inner.is_some() {
             // P1 has no power over its pid namespace, which is the outer box's: only its own number would be believed.
@@ -391,7 +394,7 @@ pub fn command(launch: &Launch, gate: Gate) -> Refusal {
     }
 }
 
-fn prepare_command(launch: &Launch) -> Result<Vec<CString>, Refusal> {
+fn prepare_command(launch: &mut Launch) -> Result<Vec<CString>, Refusal> {
     let plan = launch.plan;
     // The group that the terminal is handed to, and all that kill(0, …) reaches.
     own_group()?;
@@ -421,13 +424,18 @@ fn prepare_command(launch: &Launch) -> Result<Vec<CString>, Refusal> {
 }
 
 /// The plan's rules, and in the same set those of the box around.
-fn restrict_files(launch: &Launch) -> Result<(), Refusal> {
+fn restrict_files(launch: &mut Launch) -> Result<(), Refusal> {
     let ring = launch.inner.map(|inner| &inner.ring);
     let Some(rules) = ring::landlock_of(launch.plan, ring) else { return Ok(()) };
     let kept: Vec<RawFd> = (0..=2).chain(launch.plan.fds.iter().copied()).collect();
     let outer = ring.and_then(|ring| ring.landlock.as_ref());
     let around = outer.map(|outer| landlock::Around { outer, rows: &launch.plan.mounts });
-    landlock::restrict(&rules, &kept, around.as_ref(), launch.plan.backend)
+    let places = (around.as_ref(), launch.plan.backend);
+    let begun = match launch.begun.take() {
+        Some(begun) => begun,
+        None => Begun::new(&rules)?.add(&rules, Gives::Reading, places)?,
+    };
+    begun.add(&rules, Gives::Writing, places)?.restrict(&kept)
 }
 
 /// Done by the command itself, so that it never runs a moment in the background.

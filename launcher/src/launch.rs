@@ -218,6 +218,7 @@ impl Session {
             traced: spawn.traced,
             ids,
             inner: self.inner.as_ref(),
+            begun: None,
             outer: spawn.outer_fds,
         };
         match backend {

@@ -50,30 +50,64 @@ pub fn kernel_abi() -> i64 {
     unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0, 1) }.max(0)
 }
 
-/// Restricts the calling thread. `kept` are inherited descriptors that stay usable by name.
-pub fn restrict(policy: &Rules, kept: &[i32], around: Option<&Around>, backend: Backend) -> Result<(), Refusal> {
-    let abi = abi(policy)?;
-    let denied = |e: &(dyn Error + 'static)| refusal("ruleset", e);
-    let mut ruleset = Ruleset::default()
-        .set_compatibility(CompatLevel::HardRequirement)
-        .handle_access(AccessFs::from_all(abi))
-        .map_err(|e| denied(&e))?;
-    for (wanted, scope) in [(policy.scope_signal, Scope::Signal), (policy.scope_abstract, Scope::AbstractUnixSocket)] {
-        if wanted {
+/// A rule set in the making; nobody is restricted yet. A copy of this process has it too.
+pub struct Begun {
+    created: RulesetCreated,
+    abi: ABI,
+}
+
+/// What a rule lets one do. Write roots are where files are moved in and out before a command runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Gives {
+    Reading,
+    Writing,
+}
+
+fn gives(rights: u64) -> Gives {
+    match rights & BitFlags::from(AccessFs::MakeReg).bits() {
+        0 => Gives::Reading,
+        _ => Gives::Writing,
+    }
+}
+
+impl Begun {
+    pub fn new(policy: &Rules) -> Result<Self, Refusal> {
+        let abi = abi(policy)?;
+        let denied = |e: &(dyn Error + 'static)| refusal("ruleset", e);
+        let mut ruleset = Ruleset::default()
+            .set_compatibility(CompatLevel::HardRequirement)
+            .handle_access(AccessFs::from_all(abi))
+            .map_err(|e| denied(&e))?;
+        let scopes = [(policy.scope_signal, Scope::Signal), (policy.scope_abstract, Scope::AbstractUnixSocket)];
+        for (_, scope) in scopes.into_iter().filter(|(wanted, _)| *wanted) {
             ruleset = ruleset.scope(scope).map_err(|e| denied(&e))?;
         }
+        Ok(Self { created: ruleset.create().map_err(|e| denied(&e))?, abi })
     }
-    let mut created = ruleset.create().map_err(|e| denied(&e))?;
-    for (path, rights) in &policy.rules {
-        created = add(created, path, *rights, abi, (around, backend))?;
+
+    /// Opens what the rules of a kind are about.
+    pub fn add(
+        mut self,
+        policy: &Rules,
+        which: Gives,
+        (around, backend): (Option<&Around>, Backend),
+    ) -> Result<Self, Refusal> {
+        for (path, rights) in policy.rules.iter().filter(|rule| gives(rule.1) == which) {
+            self.created = add(self.created, path, *rights, self.abi, (around, backend))?;
+        }
+        Ok(self)
     }
-    created = add_descriptors(created, kept, abi)?;
-    let status = created.restrict_self().map_err(|e| denied(&e))?;
-    if status.ruleset != RulesetStatus::FullyEnforced {
-        let got = format!("got {:?}, expected FullyEnforced", status.ruleset);
-        return Err(Refusal::new("landlock_denied", "ruleset").detail(got));
+
+    /// Restricts the calling thread. `kept` are inherited descriptors that stay usable by name.
+    pub fn restrict(self, kept: &[i32]) -> Result<(), Refusal> {
+        let created = add_descriptors(self.created, kept, self.abi)?;
+        let status = created.restrict_self().map_err(|e| refusal("ruleset", &e))?;
+        if status.ruleset != RulesetStatus::FullyEnforced {
+            let got = format!("got {:?}, expected FullyEnforced", status.ruleset);
+            return Err(Refusal::new("landlock_denied", "ruleset").detail(got));
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// The crate wraps the system call's error; its number says whether trying again helps.
@@ -144,7 +178,7 @@ fn gone(rights: u64, backend: Backend, error: &std::io::Error) -> bool {
         Some(libc::ENOENT) => true,
         Some(libc::ELOOP | libc::ENOTDIR | libc::EACCES) => {
             // Only a write grant makes files.
-            backend == Backend::Landlock && rights & BitFlags::from(AccessFs::MakeReg).bits() == 0
+            backend == Backend::Landlock && gives(rights) == Gives::Reading
         }
         _ => false,
     }
