@@ -86,6 +86,8 @@ CODES: dict[str, Code] = {
     "state_home_invalid": Code("the state home cannot be used safely", "set STOCKADE_HOME to a directory of yours"),
     "audit_unavailable": Code("policy requires a record and it cannot be written",
                               "make the state home writable"),
+    "audit_invalid": Code("an audit event has a value that no record can hold",
+                          "give text, whole numbers, lists and tables; 1 MiB at most"),
     "identity_invalid": Code("the caller's user or home cannot be found", "set HOME to an absolute path"),
     # the launch
     "launcher_missing": Code("the launcher is not installed beside the package",

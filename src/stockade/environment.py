@@ -199,7 +199,7 @@ def _shapes(shapes: tuple[TokenShape, ...]) -> Callable[[str], str | None]:
     """Return a search for any shape anywhere in a value; linear in the length of the value."""
     import re
 
-    compiled = [(s.name, s.prefix, re.compile(re.escape(s.prefix) + f"[{_charset(s.charset)}]{{{s.min_len}}}"))
+    compiled = [(s.name, s.prefix, re.compile(re.escape(s.prefix) + f"[{charset_class(s.charset)}]{{{s.min_len}}}"))
                 for s in shapes]
 
     def search(value: str) -> str | None:
@@ -211,7 +211,7 @@ def _shapes(shapes: tuple[TokenShape, ...]) -> Callable[[str], str | None]:
     return search
 
 
-def _charset(text: str) -> str:
+def charset_class(text: str) -> str:
     """Turn ``A-Za-z0-9_-`` into the body of a character class; a ``-`` at the end is itself."""
     import re
 

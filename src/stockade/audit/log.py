@@ -1,0 +1,174 @@
+"""Appending to the log: any number of processes, one chain.
+
+Owns: the lock under which a record gets its number, and the repair of what a killed writer left. A batch is one
+write(2) below the lock, so that no line of one writer stands inside another's; it is in the kernel when
+``append`` returns, and on the disk when it was ``critical``. Fails closed: a batch that could not be written
+whole is an error (``audit_unavailable``) for all of it, and the next writer says what was left of it.
+Read next: ``chain.py``, ``verify.py``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from hashlib import sha256
+
+from stockade.audit.chain import Link, sealed
+from stockade.audit.segments import name_of, numbers, open_segment, tail_of, unavailable
+from stockade.errors import Error
+from stockade.frozen import dataclass
+from stockade.ids import ulid
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from stockade.light import Iterator, Sequence
+
+DIRECTORY, LOCK = "log", "lock"
+SEGMENT_BYTES = 64 << 20
+LOCK_TIMEOUT_S = 5.0
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.0002, 0.02
+
+
+@dataclass(slots=True, kw_only=True)
+class _Open:
+    """The open segment as this process saw it last: where nobody has written since, nothing is read."""
+
+    number: int
+    descriptor: int
+    size: int
+    link: Link
+    torn_bytes: int = 0
+    unended: bool = False
+
+
+class Log:
+    """One log, held open. Threads of a process must not share one without a lock of their own."""
+
+    def __init__(self, audit: str, *, segment_bytes: int = SEGMENT_BYTES) -> None:
+        """Args: audit: the ``audit`` directory of the state home. Raises: Error(audit_unavailable)."""
+        self._segment_bytes = segment_bytes
+        self._open: _Open | None = None
+        path = f"{audit}/{DIRECTORY}"
+        try:
+            os.makedirs(path, 0o700, exist_ok=True)
+            self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as err:
+            raise unavailable(f"directory {path!r}", err) from err
+        try:
+            self._lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=self._directory)
+        except OSError as err:
+            os.close(self._directory)
+            raise unavailable("lock", err) from err
+
+    def append(self, events: Sequence[dict[str, Any]], *, critical: bool = False,
+               timeout_s: float = LOCK_TIMEOUT_S) -> Link:
+        """Write events in order; return the link of the last one.
+
+        Raises: Error(audit_unavailable): nobody got the lock in time, or the host did not take the bytes;
+        Error(audit_invalid): an event has no canonical spelling. Nothing of a batch is in the chain then.
+        """
+        self._take(timeout_s)
+        try:
+            place = self._place()
+            return self._write(place, [*self._first(place), *events], critical=critical)
+        finally:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Close the files; the log stays as it is."""
+        self._forget()
+        os.close(self._lock)
+        os.close(self._directory)
+
+    def _take(self, timeout_s: float) -> None:
+        until, wait_s = time.monotonic() + timeout_s, _FIRST_WAIT_S
+        while True:
+            try:
+                return fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise Error("audit_unavailable", f"audit log: lock: got none in {timeout_s:g} s") from None
+            except OSError as err:
+                raise unavailable("lock", err) from err
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+    def _place(self) -> _Open:
+        """The segment to write to, as it is now."""
+        found = numbers(self._directory) or [1]
+        place = self._current(found[-1])
+        size = os.fstat(place.descriptor).st_size
+        if size != place.size:
+            tail = tail_of(place.descriptor)
+            place.link = tail.link or self._link_before(found)
+            place.size, place.torn_bytes, place.unended = size, tail.torn_bytes, tail.unended
+        if size < self._segment_bytes or place.torn_bytes or place.unended:
+            return place
+        link, following = place.link, self._current(place.number + 1)
+        following.link, following.size = link, 0
+        return following
+
+    def _current(self, number: int) -> _Open:
+        held = self._open
+        if held is None or held.number != number or os.fstat(held.descriptor).st_nlink == 0:
+            self._forget()
+            held = self._open = _Open(number=number, descriptor=open_segment(self._directory, number, make=True), size=-1, link=Link())
+        return held
+
+    def _link_before(self, found: list[int]) -> Link:
+        """Of a segment that has no record yet."""
+        for number in reversed(found[:-1]):
+            descriptor = open_segment(self._directory, number)
+            try:
+                link = tail_of(descriptor).link
+            finally:
+                os.close(descriptor)
+            if link is not None:
+                return link
+        return Link()
+
+    def _first(self, place: _Open) -> Iterator[dict[str, Any]]:
+        """What has to be said before the events: of a new segment, or of what a killed writer left."""
+        if place.torn_bytes:
+            left = os.pread(place.descriptor, place.torn_bytes, place.size - place.torn_bytes)
+            yield event("audit.torn", {"segment": place.number, "bytes": len(left), "sha256": sha256(left).hexdigest()})
+        elif place.size == 0:
+            yield event("audit.segment", {"segment": place.number, "records_before": place.link.seq})
+
+    def _write(self, place: _Open, events: Sequence[dict[str, Any]], *, critical: bool) -> Link:
+        link, lines = place.link, [b"\n"] if place.torn_bytes or place.unended else []
+        for one in events:
+            line, link = sealed(one, link)
+            lines.append(line)
+        data = b"".join(lines)
+        try:
+            wrote = os.write(place.descriptor, data)
+            if wrote < len(data):
+                os.ftruncate(place.descriptor, place.size)
+                raise Error("audit_unavailable", f"audit log: got {wrote} of {len(data)} bytes written; the disk is full")
+            if critical:
+                os.fdatasync(place.descriptor)
+        except OSError as err:
+            self._forget()
+            raise unavailable(f"segment {name_of(place.number)}", err) from err
+        place.link, place.size, place.torn_bytes, place.unended = link, place.size + wrote, 0, False
+        return link
+
+    def _forget(self) -> None:
+        held, self._open = self._open, None
+        if held is not None:
+            os.close(held.descriptor)
+
+
+def event(kind: str, detail: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return an event of our own with its time and id."""
+    return {"ts": now(), "id": ulid(), "type": kind, "detail": detail, "origin": "outside", **more}
+
+
+def now() -> str:
+    """Return the wall-clock time, RFC 3339, UTC, in nanoseconds."""
+    seconds, ns = divmod(time.time_ns(), 1_000_000_000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ns:09d}Z"

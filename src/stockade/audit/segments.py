@@ -1,0 +1,100 @@
+"""The files of the audit log: numbered segments, one of them open.
+
+Owns: names (``00000001.jsonl``, in the order of the chain), what is whole of an open one, and opening them so
+that nothing planted under a name is followed. Fails closed: a name that is no regular file, or one of another
+owner, is an error and not an empty log. Read next: ``log.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from errno import errorcode
+
+from stockade.audit.chain import GENESIS, MAX_LINE_BYTES, Link, opened
+from stockade.errors import Error
+from stockade.frozen import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from stockade.light import Iterator
+
+SUFFIX = ".jsonl"
+_DIGITS = 8
+_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tail:
+    """How a segment ends.
+
+    ``link``: its last record, None where it has none; ``torn_bytes``: of the unfinished lines behind it;
+    ``unended``: the record is whole, but for its newline.
+    """
+
+    link: Link | None
+    torn_bytes: int
+    unended: bool = False
+
+
+def name_of(number: int) -> str:
+    """Return the file name of a segment; numbers begin at 1."""
+    return f"{number:0{_DIGITS}d}{SUFFIX}"
+
+
+def numbers(directory: int) -> list[int]:
+    """Return the numbers of the segments in an open directory, in order."""
+    names = (name.removesuffix(SUFFIX) for name in os.listdir(directory) if name.endswith(SUFFIX))
+    return sorted(int(name) for name in names if len(name) == _DIGITS and name.isascii() and name.isdigit())
+
+
+def open_segment(directory: int, number: int, *, make: bool = False) -> int:
+    """Return a descriptor for reading and appending. Raises: Error(audit_unavailable)."""
+    name = name_of(number)
+    flags = os.O_RDWR | os.O_APPEND | _FLAGS | (os.O_CREAT if make else 0)
+    try:
+        descriptor = os.open(name, flags, 0o600, dir_fd=directory)
+    except OSError as err:
+        raise unavailable(f"segment {name}", err) from err
+    info = os.fstat(descriptor)
+    if stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid():
+        return descriptor
+    os.close(descriptor)
+    raise Error("audit_unavailable", f"segment {name}: got a file of another kind or owner, expected one of ours")
+
+
+def unavailable(what: str, err: OSError) -> Error:
+    """Return the error of a log that the host does not let us write or read."""
+    return Error("audit_unavailable", f"audit log: {what}: {os.strerror(err.errno or 0)} ({errorcode.get(err.errno or 0, '?')})")
+
+
+def tail_of(descriptor: int) -> Tail:
+    """Read a segment from its end: as far back as it takes to find a whole record.
+
+    A line that is not whole is passed over where it is the last; one before it is damage, which ``verify`` names,
+    and the chain goes on from the last line that is a record.
+    """
+    size = os.fstat(descriptor).st_size
+    begins = size
+    for line, ended in _lines_backwards(descriptor, size):
+        record = opened(line)
+        behind = begins
+        begins -= len(line) + ended
+        if record is not None and record.whole:
+            return Tail(link=Link(seq=record.seq, hash=record.hash), torn_bytes=size - behind, unended=not ended)
+    return Tail(link=None, torn_bytes=size)
+
+
+def _lines_backwards(descriptor: int, size: int) -> Iterator[tuple[bytes, bool]]:
+    """Yield each line, last first, without its newline, and whether it has one."""
+    at, held, ended = size, b"", False
+    while at > 0:
+        step = min(at, MAX_LINE_BYTES)
+        at -= step
+        held = os.pread(descriptor, step, at) + held
+        while (end := held.rfind(b"\n")) >= 0:
+            if held[end + 1:] or ended:
+                yield held[end + 1:], ended
+            held, ended = held[:end], True
+    if held or ended:
+        yield held, ended

@@ -1,0 +1,137 @@
+"""Checking a log: whole, or the first record that is not and what happened to it.
+
+Owns: the kinds of damage and how each is told from the others. The files alone are read; nothing is repaired.
+Fails closed: what cannot be told apart is called edited, and a log without one segment of its chain is not
+whole. Read next: ``chain.py``, ``heads.py``.
+"""
+
+from __future__ import annotations
+
+import os
+from hashlib import sha256
+
+from stockade.audit.chain import Link, Record, opened
+from stockade.audit.segments import numbers, open_segment
+from stockade.frozen import dataclass
+from stockade.jsontext import loads
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from stockade.light import Iterator, Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """The first record that is not as it was written.
+
+    ``kind``: edited, dropped, inserted, reordered, torn_tail, missing_segment; ``seq``: of the record that was
+    expected there; ``segment``, ``line`` (from 1): where.
+    """
+
+    kind: str
+    seq: int
+    segment: int
+    line: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """``records``: that follow each other from the start; ``last``: the last of them.
+
+    ``torn``: unfinished lines of writers that were killed, each named by the record behind it.
+    """
+
+    records: int
+    last: Link
+    damage: Damage | None = None
+    torn: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    segment: int
+    number: int
+    text: bytes
+    ended: bool
+
+
+def verify(directory: int) -> Verdict:
+    """Follow the chain through the segments of an open directory. Raises: Error(audit_unavailable)."""
+    found = numbers(directory)
+    last, torn = Link(), 0
+    skipped: list[_Line] = []
+    for line in _lines(directory, found):
+        record = opened(line.text)
+        if record is None or not record.whole:
+            # Left by a writer that was killed, if the next record says so.
+            skipped.append(line)
+            continue
+        if skipped:
+            if not _names(line.text, skipped):
+                return _damaged(directory, found, last, skipped[0], torn)
+            torn, skipped = torn + 1, []
+        if record.seq != last.seq + 1 or record.prev != last.hash:
+            return _damaged(directory, found, last, line, torn)
+        last = Link(seq=record.seq, hash=record.hash)
+    if skipped:
+        return _damaged(directory, found, last, skipped[0], torn)
+    return Verdict(records=last.seq, last=last, torn=torn)
+
+
+def _lines(directory: int, found: Sequence[int]) -> Iterator[_Line]:
+    for number in found:
+        with os.fdopen(open_segment(directory, number), "rb") as stream:
+            for at, text in enumerate(stream, 1):
+                yield _Line(segment=number, number=at, text=text.removesuffix(b"\n"), ended=text.endswith(b"\n"))
+
+
+def _names(line: bytes, skipped: Sequence[_Line]) -> bool:
+    """Tell whether a record says of the lines before it that they were left unfinished."""
+    record = loads(line)
+    left = b"\n".join(one.text for one in skipped)
+    detail = record.get("detail")
+    said = (detail.get("bytes"), detail.get("sha256")) if record.get("type") == "audit.torn" and type(detail) is dict else None
+    # The newline that ended it is the later writer's, or was its own.
+    return any(said == (len(text), sha256(text).hexdigest()) for text in (left, left + b"\n"))
+
+
+def _damaged(directory: int, found: Sequence[int], last: Link, line: _Line, torn: int) -> Verdict:
+    kind = _kind(directory, found, last, line)
+    if kind == _REWRITTEN:  # and given a hash again: the link behind it tells
+        return Verdict(records=last.seq - 1, last=last, torn=torn, damage=Damage(
+            kind="edited", seq=last.seq, segment=line.segment, line=max(1, line.number - 1)))
+    damage = Damage(kind=kind, seq=last.seq + 1, segment=line.segment, line=line.number)
+    return Verdict(records=last.seq, last=last, damage=damage, torn=torn)
+
+
+_REWRITTEN = "rewritten"
+
+
+def _kind(directory: int, found: Sequence[int], last: Link, line: _Line) -> str:
+    """What happened at the first line that does not follow ``last``."""
+    record = opened(line.text)
+    follower = next((one for one in _later(directory, found, line) if one.seq == last.seq + 1 and one.prev == last.hash), None)
+    if record is None or not record.whole:
+        if follower is not None:
+            return "inserted"
+        return "edited" if line.ended else "torn_tail"
+    if record.seq > last.seq + 1:
+        if follower is not None:
+            return "reordered"
+        return "missing_segment" if line.number == 1 and _gap(found, line.segment) else "dropped"
+    if record.seq == last.seq + 1 and follower is None:
+        return _REWRITTEN
+    return "inserted"
+
+
+def _later(directory: int, found: Sequence[int], line: _Line) -> Iterator[Record]:
+    """The records behind a line."""
+    for other in _lines(directory, [number for number in found if number >= line.segment]):
+        if other.segment > line.segment or other.number > line.number:
+            record = opened(other.text)
+            if record is not None and record.whole:
+                yield record
+
+
+def _gap(found: Sequence[int], segment: int) -> bool:
+    return segment - 1 not in found and segment > 1
