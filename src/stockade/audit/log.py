@@ -15,10 +15,10 @@ import time
 from hashlib import sha256
 
 from stockade.audit.chain import Link, sealed
+from stockade.audit.events import made, now
 from stockade.audit.segments import name_of, numbers, open_segment, tail_of, unavailable
 from stockade.errors import Error
 from stockade.frozen import dataclass
-from stockade.ids import ulid
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,29 +98,38 @@ class Log:
 
     def _place(self) -> _Open:
         """The segment to write to, as it is now."""
-        found = numbers(self._directory) or [1]
-        place = self._current(found[-1])
-        size = os.fstat(place.descriptor).st_size
-        if size != place.size:
+        place = self._open
+        info = os.fstat(place.descriptor) if place is not None else None
+        if place is None or info is None or info.st_nlink == 0 or self._exists(place.number + 1):
+            place = self._begin((numbers(self._directory) or [1])[-1])
+            info = os.fstat(place.descriptor)
+        if info.st_size != place.size:
             tail = tail_of(place.descriptor)
-            place.link = tail.link or self._link_before(found)
-            place.size, place.torn_bytes, place.unended = size, tail.torn_bytes, tail.unended
-        if size < self._segment_bytes or place.torn_bytes or place.unended:
+            place.link = tail.link or self._link_before(place.number)
+            place.size, place.torn_bytes, place.unended = info.st_size, tail.torn_bytes, tail.unended
+        if place.size < self._segment_bytes or place.torn_bytes or place.unended:
             return place
-        link, following = place.link, self._current(place.number + 1)
+        link, following = place.link, self._begin(place.number + 1)
         following.link, following.size = link, 0
         return following
 
-    def _current(self, number: int) -> _Open:
-        held = self._open
-        if held is None or held.number != number or os.fstat(held.descriptor).st_nlink == 0:
-            self._forget()
-            held = self._open = _Open(number=number, descriptor=open_segment(self._directory, number, make=True), size=-1, link=Link())
-        return held
+    def _exists(self, number: int) -> bool:
+        try:
+            os.stat(name_of(number), dir_fd=self._directory, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        except OSError as err:
+            raise unavailable(f"segment {name_of(number)}", err) from err
+        return True
 
-    def _link_before(self, found: list[int]) -> Link:
+    def _begin(self, number: int) -> _Open:
+        self._forget()
+        self._open = _Open(number=number, descriptor=open_segment(self._directory, number, make=True), size=-1, link=Link())
+        return self._open
+
+    def _link_before(self, segment: int) -> Link:
         """Of a segment that has no record yet."""
-        for number in reversed(found[:-1]):
+        for number in reversed([number for number in numbers(self._directory) if number < segment]):
             descriptor = open_segment(self._directory, number)
             try:
                 link = tail_of(descriptor).link
@@ -134,9 +143,9 @@ class Log:
         """What has to be said before the events: of a new segment, or of what a killed writer left."""
         if place.torn_bytes:
             left = os.pread(place.descriptor, place.torn_bytes, place.size - place.torn_bytes)
-            yield event("audit.torn", {"segment": place.number, "bytes": len(left), "sha256": sha256(left).hexdigest()})
+            yield made("audit.torn", "failed", now(), detail={"segment": place.number, "bytes": len(left), "sha256": sha256(left).hexdigest()})
         elif place.size == 0:
-            yield event("audit.segment", {"segment": place.number, "records_before": place.link.seq})
+            yield made("audit.segment", "completed", now(), detail={"segment": place.number, "records_before": place.link.seq})
 
     def _write(self, place: _Open, events: Sequence[dict[str, Any]], *, critical: bool) -> Link:
         link, lines = place.link, [b"\n"] if place.torn_bytes or place.unended else []
@@ -161,14 +170,3 @@ class Log:
         held, self._open = self._open, None
         if held is not None:
             os.close(held.descriptor)
-
-
-def event(kind: str, detail: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Return an event of our own with its time and id."""
-    return {"ts": now(), "id": ulid(), "type": kind, "detail": detail, "origin": "outside", **more}
-
-
-def now() -> str:
-    """Return the wall-clock time, RFC 3339, UTC, in nanoseconds."""
-    seconds, ns = divmod(time.time_ns(), 1_000_000_000)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ns:09d}Z"

@@ -43,8 +43,11 @@ def name_of(number: int) -> str:
 
 
 def numbers(directory: int) -> list[int]:
-    """Return the numbers of the segments in an open directory, in order."""
-    names = (name.removesuffix(SUFFIX) for name in os.listdir(directory) if name.endswith(SUFFIX))
+    """Return the numbers of the segments in an open directory, in order. Raises: Error(audit_unavailable)."""
+    try:
+        names = [name.removesuffix(SUFFIX) for name in os.listdir(directory) if name.endswith(SUFFIX)]
+    except OSError as err:
+        raise unavailable("directory", err) from err
     return sorted(int(name) for name in names if len(name) == _DIGITS and name.isascii() and name.isdigit())
 
 
@@ -76,7 +79,7 @@ def tail_of(descriptor: int) -> Tail:
     """
     size = os.fstat(descriptor).st_size
     begins = size
-    for line, ended in _lines_backwards(descriptor, size):
+    for line, ended in lines_backwards(descriptor, size):
         record = opened(line)
         behind = begins
         begins -= len(line) + ended
@@ -85,7 +88,7 @@ def tail_of(descriptor: int) -> Tail:
     return Tail(link=None, torn_bytes=size)
 
 
-def _lines_backwards(descriptor: int, size: int) -> Iterator[tuple[bytes, bool]]:
+def lines_backwards(descriptor: int, size: int) -> Iterator[tuple[bytes, bool]]:
     """Yield each line, last first, without its newline, and whether it has one."""
     at, held, ended = size, b"", False
     while at > 0:

@@ -14,17 +14,18 @@ from stockade.audit.chain import Link, Record, opened
 from stockade.audit.segments import numbers, open_segment
 from stockade.frozen import dataclass
 from stockade.jsontext import loads
+from stockade.light import MappingProxyType
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from stockade.light import Iterator, Sequence
+    from stockade.light import Iterator, Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
     """The first record that is not as it was written.
 
-    ``kind``: edited, dropped, inserted, reordered, torn_tail, missing_segment; ``seq``: of the record that was
+    ``kind``: edited, dropped, inserted, reordered, torn_tail, missing_segment, truncated; ``seq``: of the record that was
     expected there; ``segment``, ``line`` (from 1): where.
     """
 
@@ -55,11 +56,17 @@ class _Line:
     ended: bool
 
 
-def verify(directory: int) -> Verdict:
-    """Follow the chain through the segments of an open directory. Raises: Error(audit_unavailable)."""
+def verify(directory: int, marks: Mapping[int, str] = MappingProxyType({})) -> Verdict:
+    """Follow the chain through the segments of an open directory.
+
+    Args: marks: hashes that records of those numbers had, from signed heads: only they tell that a whole chain was
+    written anew, or that its end is gone.
+    Raises: Error(audit_unavailable).
+    """
     found = numbers(directory)
     last, torn = Link(), 0
     skipped: list[_Line] = []
+    line = _Line(segment=1, number=1, text=b"", ended=True)
     for line in _lines(directory, found):
         record = opened(line.text)
         if record is None or not record.whole:
@@ -72,10 +79,19 @@ def verify(directory: int) -> Verdict:
             torn, skipped = torn + 1, []
         if record.seq != last.seq + 1 or record.prev != last.hash:
             return _damaged(directory, found, last, line, torn)
+        if marks.get(record.seq, record.hash) != record.hash:
+            return _told_by_a_mark("edited", last, line, torn)
         last = Link(seq=record.seq, hash=record.hash)
     if skipped:
         return _damaged(directory, found, last, skipped[0], torn)
+    if max(marks, default=0) > last.seq:
+        return _told_by_a_mark("truncated", last, line, torn)
     return Verdict(records=last.seq, last=last, torn=torn)
+
+
+def _told_by_a_mark(kind: str, last: Link, line: _Line, torn: int) -> Verdict:
+    damage = Damage(kind=kind, seq=last.seq + 1, segment=line.segment, line=line.number)
+    return Verdict(records=last.seq, last=last, damage=damage, torn=torn)
 
 
 def _lines(directory: int, found: Sequence[int]) -> Iterator[_Line]:

@@ -1,0 +1,96 @@
+"""What an event of the log is, and which one a record of a launcher becomes.
+
+Owns: the fields of an event (``schemas/audit-event.v1.json``) and the words of type and outcome. What a box said is
+an event of type ``inside.record`` and origin ``inside`` and never becomes another. Fails closed: a record of a kind
+that is not known becomes ``audit.unknown`` with its digest, and is not dropped. Read next: ``ingest.py``, ``redact.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from stockade.audit.redact import clipped, redacted
+from stockade.canonicaljson import encode
+from stockade.ids import digest, ulid
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+SCHEMA = "stockade.audit-event.v1"
+# How a row of the decision table is called where it was carried out: ``stockade.decision``.
+CARRIED_OUT = {"wrap": "wrapped", "tighten": "tightened", "delegate": "delegated", "passthrough": "passthrough",
+               "unconfined": "unconfined", "downgrade": "downgraded"}
+_END = ("exit_code", "signal", "limit_hit", "wall_ms", "cpu_ms", "max_rss_bytes", "guard_lost", "net_denied")
+MAX_INSIDE = 4096
+
+
+def now() -> str:
+    """Return the wall-clock time, RFC 3339, UTC, in nanoseconds."""
+    seconds, ns = divmod(time.time_ns(), 1_000_000_000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ns:09d}Z"
+
+
+def made(kind: str, outcome: str, ts: str, **fields: Any) -> dict[str, Any]:
+    """Return an event with every field of the model; those that were not given are null."""
+    return {"schema": SCHEMA, "ts": ts, "id": ulid(), "type": kind, "outcome": outcome, "run_id": None, "actor": None, "request": None,
+            "tiers": None, "plan": None, "backend": None, "reasons": [], "origin": "outside", "detail": None, "source": None, **fields}
+
+
+def of_record(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the event of a launcher's record (``schemas/receipt.v1.json``), without its place in the chain."""
+    make = {"launch": _launch, "end": _end, "refused": _refused, "inside": _inside}.get(str(record.get("record")))
+    if record.get("origin") == "inside":
+        make = _inside
+    try:
+        event = make(record) if make else _unknown(record)
+        encode(event)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return _unknown(record)
+    return event
+
+
+def _launch(record: dict[str, Any]) -> dict[str, Any]:
+    states = {state: [row["id"] for row in record["promises"] if row["state"] == state] for state in ("kept", "not_kept", "waived")}
+    outcome = "downgraded" if record["tier_downgrade"] else CARRIED_OUT[record["decision"] or "wrap"]
+    tiers = {name: record[name] for name in ("requested_tier", "active_tier", "tier_known", "effective_tier", "tier_downgrade")}
+    return made(
+        "spawn.started", outcome, record["ts"], run_id=record["run_id"], plan=record["plan"], backend=record["backend"],
+        actor={"caller": record["caller"], "app": None, "session": None, "uid": os.geteuid(), "pid": record["supervisor"]["pid"], "site": None},
+        request={"argv0": _text(record["argv0"]), "argv": None, "cwd": _text(record["cwd"]), "tier": record["requested_tier"]},
+        tiers={**tiers, "kept": states["kept"], "missing": states["not_kept"], "waived": states["waived"]},
+        reasons=sorted({row["reason"] for row in record["promises"] if row["reason"]}),
+        detail={"profiles": record["profiles"], "net": record["net"], "kernel": record["kernel"], "row": record["row"]},
+    )  # fmt: skip
+
+
+def _end(record: dict[str, Any]) -> dict[str, Any]:
+    done = record["outcome"] == "exited"
+    changed = [row["path"] for row in record["persistence"]]
+    return made(
+        "spawn.finished", "completed" if done else "failed", record["ts"], run_id=record["run_id"],
+        reasons=[] if done else [record["outcome"]],
+        detail={**{name: record.get(name) for name in _END}, "persistence": [_text(path) for path in changed],
+                "degraded": [_text(str(item)) for item in record["degraded"]]},
+    )  # fmt: skip
+
+
+def _refused(record: dict[str, Any]) -> dict[str, Any]:
+    return made("spawn.decided", "refused", record["ts"], run_id=record["run_id"], reasons=[record["code"]],
+                detail={name: record[name] for name in ("step", "errno_name", "transient")} | {"object": _text(record["object"])})
+
+
+def _inside(record: dict[str, Any]) -> dict[str, Any]:
+    return made("inside.record", "completed", record["ts"], run_id=record["run_id"], origin="inside",
+                detail={"data": clipped(redacted(record["data"]), MAX_INSIDE)})
+
+
+def _unknown(record: dict[str, Any]) -> dict[str, Any]:
+    text = repr(sorted(record.items(), key=lambda item: str(item[0]))).encode("utf-8", "backslashreplace")
+    origin = "inside" if record.get("origin") == "inside" else "outside"
+    return made("audit.unknown", "failed", now(), origin=origin, detail={"bytes": len(text), "sha256": digest(text)})
+
+
+def _text(value: str) -> str:
+    return clipped(redacted(value))

@@ -1,0 +1,110 @@
+"""Heads are signed with a key that is made once, whole, and tell what no chain can tell of itself."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+
+from stockade.audit.chain import Link, sealed
+from stockade.audit.heads import PRIVATE, PUBLIC, is_signed_by, parse, signer
+from stockade.audit.log import Log
+from stockade.audit.verify import Verdict, verify
+from stockade.errors import Error
+
+WHEN = "2026-11-30T12:00:00.000000000Z"
+FORK = multiprocessing.get_context("fork")
+
+
+def checked(audit: Path, marks: dict[int, str]) -> Verdict:
+    """What verify says with heads."""
+    directory = os.open(audit / "log", os.O_RDONLY)
+    try:
+        return verify(directory, marks)
+    finally:
+        os.close(directory)
+
+
+def _made(keys: str, answers: "multiprocessing.SimpleQueue[str]") -> None:
+    found = signer(keys)
+    answers.put(found.name if found else "")
+
+
+def test_many_processes_make_one_key(tmp_path: Path) -> None:
+    answers: multiprocessing.SimpleQueue[str] = FORK.SimpleQueue()
+    keys = str(tmp_path / "keys")
+    makers = [FORK.Process(target=_made, args=(keys, answers)) for _ in range(8)]
+    for one in makers:
+        one.start()
+    names = {answers.get() for _ in makers}
+    for one in makers:
+        one.join(20)
+    assert len(names) == 1 and "" not in names
+    assert sorted(os.listdir(keys)) == [PRIVATE, PUBLIC]
+    assert {os.stat(f"{keys}/{name}").st_mode & 0o777 for name in os.listdir(keys)} == {0o600}
+
+
+def test_a_head_is_good_for_its_own_content_and_key_alone(tmp_path: Path) -> None:
+    first, other = signer(str(tmp_path / "a")), signer(str(tmp_path / "b"))
+    assert first and other
+    head = first.head(Link(seq=7, hash="ab" * 32), WHEN)
+    assert parse(head.line().rstrip(b"\n")) == head
+    assert is_signed_by(head, first.public) and not is_signed_by(head, other.public)
+    table = json.loads(head.line())
+    for name, value in (("seq", 8), ("hash", "cd" * 32), ("ts", "2027"), ("key", other.name), ("sig", head.sig[:-2] + "00"),
+                        ("sig", None), ("sig", "zz")):
+        changed = parse(json.dumps({**table, name: value}).encode())
+        assert changed and not is_signed_by(changed, first.public), name
+
+
+@pytest.mark.parametrize("what", ["half", "open", "link", "long"])
+def test_a_key_that_is_not_whole_or_not_private_is_refused_and_stays(tmp_path: Path, what: str) -> None:
+    keys = tmp_path / "keys"
+    signer(str(keys))
+    path = keys / PRIVATE
+    if what == "half":
+        path.write_bytes(path.read_bytes()[:10])
+    elif what == "long":
+        path.write_bytes(b"x" * 40)
+    elif what == "open":
+        path.chmod(0o640)
+    else:
+        path.rename(keys / "real")
+        path.symlink_to(keys / "real")
+    before = path.lstat()
+    with pytest.raises(Error) as caught:
+        signer(str(keys))
+    assert caught.value.code == "audit_key_invalid"
+    assert path.lstat().st_ino == before.st_ino
+
+
+def _log(tmp_path: Path, count: int) -> Link:
+    log = Log(str(tmp_path))
+    last = log.append([{"type": "app.test", "number": number} for number in range(count)])
+    log.close()
+    return last
+
+
+def test_a_log_that_was_cut_at_a_record_is_told_by_its_head_alone(tmp_path: Path) -> None:
+    last = _log(tmp_path, 20)
+    path = tmp_path / "log" / "00000001.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-5]))
+    assert checked(tmp_path, {}).damage is None
+    found = checked(tmp_path, {last.seq: last.hash}).damage
+    assert found is not None and (found.kind, found.seq) == ("truncated", last.seq - 4)
+
+
+def test_a_chain_that_was_written_anew_is_told_by_a_head_alone(tmp_path: Path) -> None:
+    last = _log(tmp_path, 20)
+    path = tmp_path / "log" / "00000001.jsonl"
+    link, lines = Link(), []
+    for number in range(last.seq):
+        line, link = sealed({"type": "app.forged", "number": number}, link)
+        lines.append(line)
+    path.write_bytes(b"".join(lines))
+    assert checked(tmp_path, {}).damage is None
+    found = checked(tmp_path, {last.seq: last.hash}).damage
+    assert found is not None and (found.kind, found.seq) == ("edited", last.seq)

@@ -1,0 +1,142 @@
+"""The spool comes into the log in order, each record once, whoever is killed on the way."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stockade.audit.ingest import CHECKPOINT, ingest
+from stockade.audit.log import Log
+from stockade.audit.verify import verify
+
+FORK = multiprocessing.get_context("fork")
+WHEN = "2026-11-30T12:00:00.000000000Z"
+
+
+def framed(record: dict[str, Any]) -> bytes:
+    """A record as the launcher frames it."""
+    body = json.dumps(record, separators=(",", ":"))[1:]
+    length = next(n for n in range(len(body) + 8, len(body) + 16) if len(f'{{"len":{n},{body}') == n)
+    return f'\n{{"len":{length},{body}\n'.encode()
+
+
+def refused(number: int) -> dict[str, Any]:
+    """The record of a launch that was refused."""
+    return {"schema": "stockade.receipt.v1", "record": "refused", "run_id": f"{number:026d}", "ts": WHEN, "code": "userns_denied",
+            "step": 2, "object": "box", "errno": 1, "errno_name": "EPERM", "message": "m", "hint": "h", "transient": False}
+
+
+def spooled(audit: Path, numbers: range, name: str = "spool.jsonl") -> None:
+    """Append records as launchers do."""
+    audit.mkdir(exist_ok=True)
+    with (audit / name).open("ab") as stream:
+        for number in numbers:
+            stream.write(framed(refused(number)))
+
+
+def taken(audit: Path) -> list[int]:
+    """Numbers of the records in the log, in its order."""
+    lines = [line for path in sorted((audit / "log").glob("*.jsonl")) for line in path.read_bytes().splitlines()]
+    records = [json.loads(line) for line in lines if line.startswith(b"{") and line.endswith(b"}")]
+    return [int(record["run_id"]) for record in records if record.get("type") == "spawn.decided"]
+
+
+def whole(audit: Path) -> bool:
+    """Whether the chain is."""
+    directory = os.open(audit / "log", os.O_RDONLY)
+    try:
+        return verify(directory).damage is None
+    finally:
+        os.close(directory)
+
+
+def test_each_record_comes_once_also_over_rotation_and_without_a_checkpoint(tmp_path: Path) -> None:
+    log = Log(str(tmp_path), segment_bytes=20_000)
+    spooled(tmp_path, range(300))
+    assert ingest(str(tmp_path), log).records == 300
+    spooled(tmp_path, range(300, 310))
+    (tmp_path / "spool.jsonl").rename(tmp_path / "spool.jsonl.01ARZ3NDEKTSV4RRFFQ69G5FAV")
+    spooled(tmp_path, range(310, 400))
+    (tmp_path / "log" / CHECKPOINT).unlink()
+    assert ingest(str(tmp_path), log).records == 100
+    assert ingest(str(tmp_path), log).records == 0
+    (tmp_path / "log" / CHECKPOINT).write_bytes(b'{"seq": 3')
+    assert ingest(str(tmp_path), log).records == 0
+    assert taken(tmp_path) == list(range(400)) and whole(tmp_path)
+
+
+def test_a_file_that_gets_the_inode_and_name_of_another_is_read_from_its_start(tmp_path: Path) -> None:
+    log = Log(str(tmp_path))
+    spooled(tmp_path, range(50))
+    ingest(str(tmp_path), log)
+    (tmp_path / "spool.jsonl").write_bytes(b"".join(framed(refused(number)) for number in range(50, 60)))
+    assert ingest(str(tmp_path), log).records == 10
+    assert taken(tmp_path) == list(range(60))
+
+
+def test_a_record_that_was_cut_is_said_once_and_hides_none(tmp_path: Path) -> None:
+    log = Log(str(tmp_path))
+    spooled(tmp_path, range(2))
+    cut = framed(refused(7))[:-30]
+    with (tmp_path / "spool.jsonl").open("ab") as stream:
+        stream.write(cut)
+    assert (ingest(str(tmp_path), log).records, ingest(str(tmp_path), log).damaged) == (2, 0)
+    spooled(tmp_path, range(2, 4))
+    found = ingest(str(tmp_path), log)
+    assert (found.records, found.damaged) == (2, 1)
+    assert taken(tmp_path) == [0, 1, 2, 3] and whole(tmp_path)
+
+
+def _take_for_ever(audit: str) -> None:
+    log = Log(audit)
+    while True:
+        ingest(audit, log)
+
+
+def test_readers_that_are_killed_take_nothing_twice_and_leave_nothing_out(tmp_path: Path) -> None:
+    count = 0
+    for _ in range(12):
+        spooled(tmp_path, range(count, count + 700))
+        count += 700
+        readers = [FORK.Process(target=_take_for_ever, args=(str(tmp_path),)) for _ in range(2)]
+        for one in readers:
+            one.start()
+        time.sleep(0.05)
+        for one in readers:
+            os.kill(one.pid or 0, signal.SIGKILL)
+            one.join(20)
+    ingest(str(tmp_path), Log(str(tmp_path)))
+    assert taken(tmp_path) == list(range(count)) and whole(tmp_path)
+
+
+@pytest.mark.parametrize("record", [
+    {"record": "launch", "origin": "inside", "run_id": "x", "ts": WHEN, "data": "d"}, {"record": "strange"}, {"record": "end"}, {},
+    {"record": "refused", "origin": "inside", "code": "c"}, {"record": "launch", "promises": 7},
+])
+def test_what_is_no_record_of_a_supervisor_never_becomes_one(tmp_path: Path, record: dict[str, Any]) -> None:
+    tmp_path.mkdir(exist_ok=True)
+    (tmp_path / "spool.jsonl").write_bytes(framed({"schema": "stockade.receipt.v1", **record}))
+    assert ingest(str(tmp_path), Log(str(tmp_path))).records == 1
+    lines = (tmp_path / "log" / "00000001.jsonl").read_bytes().splitlines()
+    event = json.loads(lines[-1])
+    inside = record.get("origin") == "inside"
+    assert event["type"] in ("inside.record", "audit.unknown") and (event["origin"] == "inside") == inside, event
+
+
+def test_another_reader_at_work_is_no_error(tmp_path: Path) -> None:
+    import fcntl
+
+    log = Log(str(tmp_path))
+    spooled(tmp_path, range(3))
+    held = os.open(tmp_path / "log" / "ingest.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    assert ingest(str(tmp_path), log).busy
+    os.close(held)
+    assert ingest(str(tmp_path), log).records == 3
