@@ -60,7 +60,7 @@ def _launch(record: dict[str, Any]) -> dict[str, Any]:
         actor={"caller": record["caller"], "app": None, "session": None, "uid": os.geteuid(), "pid": record["supervisor"]["pid"], "site": None},
         request={"argv0": _text(record["argv0"]), "argv": None, "cwd": _text(record["cwd"]), "tier": record["requested_tier"]},
         tiers={**tiers, "kept": states["kept"], "missing": states["not_kept"], "waived": states["waived"]},
-        reasons=sorted({row["reason"] for row in record["promises"] if row["reason"]}),
+        reasons=sorted({row["reason"] for row in record["promises"] if row["reason"] and row["state"] != "kept" and row["id"] in record["missing"]}),
         detail={"profiles": record["profiles"], "net": record["net"], "kernel": record["kernel"], "row": record["row"]},
     )  # fmt: skip
 

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 
 from stockade.audit.chain import Link
+from stockade.audit.events import now
+from stockade.audit.segments import lines_backwards, unavailable
 from stockade.canonicaljson import encode
 from stockade.errors import Error
 from stockade.frozen import dataclass
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 FILE, PRIVATE, PUBLIC = "heads.jsonl", "audit.key", "audit.pub"
+EVERY_S = 1.0
 # So that a signature of a head is one of nothing else.
 _CONTEXT = b"stockade audit head v1\0"
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -55,7 +59,7 @@ class Signer:
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
-        self.public = key.public_key().public_bytes_raw()
+        self.public = _raw_public(key)
         self.name = name_of(self.public)
 
     def head(self, link: Link, ts: str) -> Head:
@@ -112,10 +116,23 @@ def _read_private(path: str) -> bytes | None:
 def _make(keys: str, key: Ed25519PrivateKey) -> None:
     """Two files, whole or not there; where two processes make one, the first stays."""
     os.makedirs(keys, 0o700, exist_ok=True)
-    _place(f"{keys}/{PRIVATE}", key.private_bytes_raw())
-    made = _read_private(f"{keys}/{PRIVATE}")
-    if made == key.private_bytes_raw():
-        _place(f"{keys}/{PUBLIC}", key.public_key().public_bytes_raw().hex().encode("ascii") + b"\n")
+    raw = _raw_private(key)
+    _place(f"{keys}/{PRIVATE}", raw)
+    if _read_private(f"{keys}/{PRIVATE}") == raw:
+        _place(f"{keys}/{PUBLIC}", _raw_public(key).hex().encode("ascii") + b"\n")
+
+
+def _raw_private(key: Ed25519PrivateKey) -> bytes:
+    from cryptography.hazmat.primitives import serialization as form
+
+    # Not private_bytes_raw(): distributions ship releases from before it (40).
+    return key.private_bytes(form.Encoding.Raw, form.PrivateFormat.Raw, form.NoEncryption())
+
+
+def _raw_public(key: Ed25519PrivateKey) -> bytes:
+    from cryptography.hazmat.primitives import serialization as form
+
+    return key.public_key().public_bytes(form.Encoding.Raw, form.PublicFormat.Raw)
 
 
 def _place(path: str, data: bytes) -> None:
@@ -132,6 +149,49 @@ def _place(path: str, data: bytes) -> None:
         pass
     finally:
         os.unlink(temporary)
+
+
+def note(directory: int, link: Link, by: Signer | None, *, at_once: bool) -> None:
+    """Append a head of the chain, at most one a second unless ``at_once``; none where the last says the same.
+
+    Below the lock of the log. Raises: Error(audit_unavailable).
+    """
+    try:
+        descriptor = os.open(FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT | _FLAGS, 0o600, dir_fd=directory)
+        with os.fdopen(descriptor, "rb+", buffering=0) as stream:
+            info = os.fstat(descriptor)
+            if not at_once and info.st_size and time.time() - info.st_mtime < EVERY_S:
+                return
+            last = _last(descriptor, info.st_size)
+            if last is not None and last.seq >= link.seq:
+                return
+            ended = not info.st_size or os.pread(descriptor, 1, info.st_size - 1) == b"\n"
+            head = by.head(link, now()) if by else Head(seq=link.seq, hash=link.hash, ts=now())
+            os.write(descriptor, (b"" if ended else b"\n") + head.line())
+            if at_once:
+                os.fdatasync(descriptor)
+    except OSError as err:
+        raise unavailable(f"heads {FILE}", err) from err
+
+
+def _last(descriptor: int, size: int) -> Head | None:
+    for line, _ in lines_backwards(descriptor, size):
+        head = parse(line)
+        if head is not None:
+            return head
+    return None
+
+
+def read(directory: int) -> list[Head]:
+    """Return the heads of an open log directory, in the order in which they were written."""
+    try:
+        descriptor = os.open(FILE, os.O_RDONLY | _FLAGS, dir_fd=directory)
+    except FileNotFoundError:
+        return []
+    except OSError as err:
+        raise unavailable(f"heads {FILE}", err) from err
+    with os.fdopen(descriptor, "rb") as stream:
+        return [head for head in map(parse, stream) if head is not None]
 
 
 def parse(line: bytes) -> Head | None:

@@ -14,6 +14,7 @@ import os
 import time
 from hashlib import sha256
 
+from stockade.audit import heads
 from stockade.audit.chain import Link, sealed
 from stockade.audit.events import made, now
 from stockade.audit.segments import name_of, numbers, open_segment, tail_of, unavailable
@@ -24,6 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from stockade.audit.heads import Signer
     from stockade.light import Iterator, Sequence
 
 DIRECTORY, LOCK = "log", "lock"
@@ -47,9 +49,14 @@ class _Open:
 class Log:
     """One log, held open. Threads of a process must not share one without a lock of their own."""
 
-    def __init__(self, audit: str, *, segment_bytes: int = SEGMENT_BYTES) -> None:
-        """Args: audit: the ``audit`` directory of the state home. Raises: Error(audit_unavailable)."""
+    def __init__(self, audit: str, *, signer: Signer | None = None, segment_bytes: int = SEGMENT_BYTES) -> None:
+        """Args: audit: the ``audit`` directory of the state home; signer: of heads, which have no signature without.
+
+        Raises: Error(audit_unavailable).
+        """
+        self._signer = signer
         self._segment_bytes = segment_bytes
+        self._noted = -heads.EVERY_S
         self._open: _Open | None = None
         path = f"{audit}/{DIRECTORY}"
         try:
@@ -73,15 +80,25 @@ class Log:
         self._take(timeout_s)
         try:
             place = self._place()
-            return self._write(place, [*self._first(place), *events], critical=critical)
+            link = self._write(place, [*self._first(place), *events], critical=critical)
+            self._note(link, at_once=critical)
+            return link
         finally:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Close the files; the log stays as it is."""
+        """Close the files, with a head of what this process wrote last."""
+        if self._open is not None:
+            heads.note(self._directory, self._open.link, self._signer, at_once=True)
         self._forget()
         os.close(self._lock)
         os.close(self._directory)
+
+    def _note(self, link: Link, *, at_once: bool) -> None:
+        """A head, where it is time for one: what this process knows of that spares a look at the file."""
+        if at_once or time.monotonic() >= self._noted + heads.EVERY_S:
+            heads.note(self._directory, link, self._signer, at_once=at_once)
+            self._noted = time.monotonic()
 
     def _take(self, timeout_s: float) -> None:
         until, wait_s = time.monotonic() + timeout_s, _FIRST_WAIT_S

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from stockade.cli.grammar import JSON, Command, Option
 
-LATER = ("audit", "mcp", "lint", "gateway", "app")
+LATER = ("mcp", "lint", "gateway", "app")
 
 # What a box may be asked for; the same words for run, shell, explain and why.
 BOX = (
@@ -189,6 +189,43 @@ _TRUST = Command(
          "Status 1: not trusted.",
     examples=("stockade trust || true", "stockade trust --revoke || true"))
 
+_EVENTS = (
+    Option(name="--since", metavar="TIME", help="1h, 2d ... before now, or a time in UTC: 2026-11-30T12"),
+    Option(name="--until", metavar="TIME", help="as --since"),
+    Option(name="--tier", metavar="TIER", complete="tier", help="the effective tier"),
+    Option(name="--outcome", metavar="WORD", help="wrapped, refused, completed, failed ..."),
+    Option(name="--type", metavar="WORD", help="spawn.started, spawn.finished, spawn.decided, inside.record ..."),
+    Option(name="--app", metavar="NAME", help="the registered application"),
+    Option(name="--plan", metavar="DIGEST", complete="plan", help="the plan, or the beginning of its digest"),
+    Option(name="--run", metavar="RUN", complete="run", help="the run id"),
+    Option(name="--downgrade", help="runs at a lower tier than they asked for"),
+)
+
+_AUDIT = Command(
+    name="audit", summary="the log of what was applied", commands=(
+        Command(name="tail", summary="the last events", handler="audit:tail",
+                options=(Option(name="--lines", short="-n", metavar="N", help="how many (default 10)"),
+                         Option(name="--follow", short="-f", help="go on with those that come"), JSON),
+                examples=("stockade run --quiet true; stockade audit tail -n 2",)),
+        Command(name="query", summary="events by time, tier, outcome, plan, text", handler="audit:query", words="[TEXT...]",
+                at_most=None, options=(*_EVENTS, JSON), text="With --json one event on each line. Status 1: none fits.",
+                examples=("stockade audit query --outcome refused --since 1h --json || true",
+                          "stockade audit query --tier strict /bin/true || true")),
+        Command(name="verify", summary="tell whether the log is as it was written", handler="audit:check", words="[DIR]", at_most=1,
+                complete="dir", options=(Option(name="--key", metavar="FILE", complete="file", help="the public key of its heads"), JSON),
+                text="Status 0: whole. 1: damaged, with the first record that is and how. 2: cannot tell. DIR is a copy of a log "
+                     "(the directory log of the state home's audit), to be checked with its public key alone.",
+                examples=("stockade audit verify", "stockade audit verify --json")),
+        Command(name="stats", summary="events by type, outcome and tier", handler="audit:stats", words="[TEXT...]", at_most=None,
+                options=(*_EVENTS, JSON), examples=("stockade audit stats --since 1d",)),
+        Command(name="export", summary="events for other programs", handler="audit:export", words="[TEXT...]", at_most=None,
+                options=(*_EVENTS, Option(name="--format", metavar="json|csv", help="default json, one event on each line")),
+                examples=("stockade audit export --format csv --since 1h",)),
+        Command(name="anchor", summary="the newest signed head, to be kept where this account cannot write", handler="audit:anchor",
+                options=(Option(name="--to", metavar="FILE", complete="file", help="append it to a file"),),
+                examples=("stockade run --quiet true; stockade audit anchor",))),
+    examples=("stockade audit verify", "stockade audit tail"))
+
 _COMPLETION = Command(
     name="completion", summary="completion script for a shell", handler="completion:completion", words="SHELL",
     at_least=1, at_most=1, complete="shell",
@@ -203,5 +240,5 @@ ROOT = Command(
     name="stockade", summary="run a command at the isolation tier you ask for, or be told why not",
     options=(Option(name="--version", help="print the version"),),
     commands=(_RUN, _SHELL, _EXPLAIN, _WHY, _LEARN, _DOCTOR, _PROVE, _PS, _STOP, _SHOW, _PLAN, _CACHE, _PROFILE,
-              _POLICY, _TRUST, _COMPLETION, _HELP),
+              _POLICY, _TRUST, _AUDIT, _COMPLETION, _HELP),
     examples=("stockade run -- sh -c 'echo in a box'", "stockade doctor", "stockade --version"))

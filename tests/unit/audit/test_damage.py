@@ -26,14 +26,14 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(RECORDS):
         log.append([{"type": "app.test", "number": number, "pad": "x" * (number % 60)}])
     log.close()
-    assert len(list((audit / "log").glob("*.jsonl"))) > 3
+    assert len(list((audit / "log").glob("0*.jsonl"))) > 3
     return audit / "log"
 
 
 @pytest.fixture
 def copied(written: Path, tmp_path: Path) -> Iterator[Path]:
     """A copy of it to damage."""
-    for path in written.glob("*.jsonl"):
+    for path in written.glob("0*.jsonl"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     return tmp_path
 

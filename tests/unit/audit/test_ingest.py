@@ -43,7 +43,7 @@ def spooled(audit: Path, numbers: range, name: str = "spool.jsonl") -> None:
 
 def taken(audit: Path) -> list[int]:
     """Numbers of the records in the log, in its order."""
-    lines = [line for path in sorted((audit / "log").glob("*.jsonl")) for line in path.read_bytes().splitlines()]
+    lines = [line for path in sorted((audit / "log").glob("0*.jsonl")) for line in path.read_bytes().splitlines()]
     records = [json.loads(line) for line in lines if line.startswith(b"{") and line.endswith(b"}")]
     return [int(record["run_id"]) for record in records if record.get("type") == "spawn.decided"]
 

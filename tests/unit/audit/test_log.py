@@ -50,7 +50,7 @@ def test_eight_processes_lose_nothing_and_keep_one_chain_while_segments_change(t
     for one in writers:
         one.join(60)
         assert one.exitcode == 0
-    segments = len(list((tmp_path / "log").glob("*.jsonl")))
+    segments = len(list((tmp_path / "log").glob("0*.jsonl")))
     verdict = checked(tmp_path)
     assert (verdict.damage, verdict.records) == (None, 8 * 300 + segments)
     assert segments > 3

@@ -1,0 +1,123 @@
+"""The log of real boxes: all of them, in one chain, and every change of it named."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from requirements import requirement
+from support.actors import PYTHON, Actor
+from support.cli import Said, environment, line, stockade
+from support.live import wait_until
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "schemas/audit-event.v1.json").read_text())
+CHECK = jsonschema.Draft202012Validator(SCHEMA)
+
+
+@pytest.fixture
+def state(actor: Actor) -> Iterator[str]:
+    """A state home of the test's own."""
+    path = f"{actor.home}/audit-state"
+    actor.remove(path)
+    yield path
+    actor.remove(path)
+
+
+def said(actor: Actor, state: str, *words: str) -> Said:
+    """One command line with that state home."""
+    return stockade(actor, *words, env=environment(actor, STOCKADE_HOME=state))
+
+
+def logged(actor: Actor, state: str, *words: str) -> list[dict[str, Any]]:
+    """The events of the log that fit; each is one of the schema."""
+    found = [json.loads(line) for line in said(actor, state, "audit", "query", "--json", *words).out.splitlines()]
+    for event in found:
+        CHECK.validate(event)
+    return found
+
+
+@requirement("audit.complete")
+def test_every_box_and_every_refusal_is_in_the_log_once(actor: Actor, state: str) -> None:
+    for number in range(6):
+        assert said(actor, state, "run", "--quiet", "--tier", ("standard", "strict")[number % 2], "sh", "-c", f"exit {number}").status == number
+    assert said(actor, state, "run", "--quiet", "no-such-program").status == 127
+    verdict = said(actor, state, "audit", "verify", "--json")
+    assert (verdict.status, verdict.json()["whole"]) == (0, True), verdict
+    started, finished = logged(actor, state, "--type", "spawn.started"), logged(actor, state, "--type", "spawn.finished")
+    assert [event["tiers"]["effective_tier"] for event in started] == ["standard", "strict"] * 3
+    assert [event["detail"]["exit_code"] for event in finished] == list(range(6))
+    assert {event["run_id"] for event in started} == {event["run_id"] for event in finished}
+    assert [event["outcome"] for event in logged(actor, state, "--type", "spawn.decided")] == ["refused"]
+    assert len(logged(actor, state)) == verdict.json()["records"] == 6 + 6 + 1 + 1
+
+
+@requirement("audit.complete")
+def test_a_box_that_was_killed_has_its_start_and_an_end(actor: Actor, state: str) -> None:
+    child = actor.spawn(line("run", "--quiet", "sleep", "60"), env=environment(actor, STOCKADE_HOME=state))
+    wait_until(lambda: bool(logged(actor, state, "--type", "spawn.started")), "the box lives")
+    os.kill(logged(actor, state, "--type", "spawn.started")[0]["actor"]["pid"], signal.SIGKILL)
+    child.wait(20)
+    said(actor, state, "run", "--quiet", "true")
+    started = logged(actor, state, "--type", "spawn.started")
+    assert len(started) == 2 and said(actor, state, "audit", "verify").status == 0
+
+
+@requirement("audit.damage")
+def test_one_flipped_bit_is_an_error_with_its_number(actor: Actor, state: str) -> None:
+    for _ in range(3):
+        said(actor, state, "run", "--quiet", "true")
+    assert said(actor, state, "audit", "verify").out.startswith("whole: 7 records")
+    path = actor.host(f"{state}/audit/log/00000001.jsonl")
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[3] = lines[3].replace(b'"effective_tier":"guarded"', b'"effective_tier":"stricts"')
+    path.write_bytes(b"".join(lines))
+    found = said(actor, state, "audit", "verify")
+    assert (found.status, found.out.splitlines()[0]) == \
+        (1, "damaged: edited at record 4, segment 1, line 4; 3 records before it are whole"), found
+
+
+SAYS = """
+import json, socket, sys
+link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+link.connect("/run/stockade/box.sock")
+link.send(json.dumps({"schema": "stockade.receipt.v1", "record": "launch", "origin": "outside", "run_id": "0" * 26,
+                      "effective_tier": "strict", "forged": "by-a-box"}).encode())
+"""
+
+
+@requirement("audit.inside")
+@pytest.mark.parametrize("tier", ["standard", "guarded", "strict"])
+def test_what_a_box_says_is_of_the_inside_and_nothing_else_of_it_gets_there(actor: Actor, state: str, tier: str) -> None:
+    assert said(actor, state, "run", "--quiet", "--tier", tier, PYTHON, "-c", SAYS).status == 0
+    spoken = logged(actor, state, "by-a-box")
+    assert [(event["type"], event["origin"]) for event in spoken] == [("inside.record", "inside")], spoken
+    assert len(logged(actor, state, "--type", "spawn.started")) == 1
+
+
+@requirement("audit.inside")
+@pytest.mark.parametrize("tier", ["standard", "guarded", "strict"])
+def test_a_box_neither_reads_nor_writes_the_log(actor: Actor, state: str, tier: str) -> None:
+    said(actor, state, "run", "--quiet", "true")
+    assert said(actor, state, "audit", "verify").status == 0
+    log = f"{state}/audit/log/00000001.jsonl"
+    line = f"cat {log}; echo forged >> {log}; rm -f {log}; ls {state}; mv {state} {state}.away; true"
+    assert actor.host(log).exists()
+    run = said(actor, state, "run", "--tier", tier, "sh", "-c", line)
+    assert run.status == 0 and run.out == "", run
+    found = said(actor, state, "audit", "verify", "--json")
+    assert found.json()["whole"] and "forged" not in actor.host(log).read_text(), found
+
+
+def test_no_secret_of_a_command_line_or_path_is_in_the_log(actor: Actor, state: str) -> None:
+    token = "ghp_" + "a1B2c3D4e5" * 4
+    said(actor, state, "run", "--quiet", "--net", "none", f"{actor.home}/{token}/tool", "--token", token)
+    said(actor, state, "run", "--quiet", "--tier", "strict", PYTHON, "-c", SAYS.replace("by-a-box", token))
+    text = said(actor, state, "audit", "export").out
+    assert token not in text and "[redacted]" in text
