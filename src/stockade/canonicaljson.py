@@ -21,7 +21,8 @@ MAX_INTEGER = (1 << 53) - 1
 def encode(value: Any, name: str = "value") -> bytes:
     """Return the canonical bytes of a value.
 
-    Args: value: dict with text keys, list, str, int up to 2**53 - 1 either way, bool, None. name: of the value, for errors.
+    Args: value: dict with text keys, list, str, int up to 2**53 - 1 either way, bool, None. name: of the value, for
+    errors.
     Raises: ValueError for anything else; UnicodeEncodeError (one of them) for text with a lone surrogate.
     Source: RFC 8785, sections 3.2.2 and 3.2.3.
     """
@@ -43,7 +44,8 @@ def _check(value: Any, where: str) -> bool:
             return True
         raise ValueError(f"{where}: got {value}, expected an integer below 2**53")
     if kind is list:
-        return all([type(item) in _PLAIN or _check(item, f"{where}[]") for item in value])
+        # A list, not a generator: an unusual key in one item must not end the check of those behind it.
+        return all([type(item) in _PLAIN or _check(item, f"{where}[]") for item in value])  # noqa: C419
     if kind is not dict:
         raise ValueError(f"{where}: got {kind.__name__}, expected text, integer, list or table")
     usual = True

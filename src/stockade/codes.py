@@ -88,7 +88,8 @@ CODES: dict[str, Code] = {
                               "make the state home writable"),
     "audit_invalid": Code("an audit event has a value that no record can hold",
                           "give text, whole numbers, lists and tables; 1 MiB at most"),
-    "audit_key_invalid": Code("the signing key of the log cannot be used", "restore it, or move it away and anchor a head of the new one"),
+    "audit_key_invalid": Code("the signing key of the log cannot be used",
+                              "restore it, or move it away and anchor a head of the new one"),
     "audit_unsigned": Code("a signature needs the package cryptography", "install stockade[audit]"),
     "identity_invalid": Code("the caller's user or home cannot be found", "set HOME to an absolute path"),
     # the launch

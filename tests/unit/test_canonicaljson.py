@@ -44,7 +44,7 @@ def test_control_characters_have_the_short_spelling_or_small_digits() -> None:
     assert encode("\b\t\n\f\r\"\\\x0f\x7f/\u00e9") == b'"\\b\\t\\n\\f\\r\\"\\\\\\u000f\x7f/\xc3\xa9"'
 
 
-@pytest.mark.parametrize("value", [1.0, float("nan"), MAX_INTEGER + 1, -MAX_INTEGER - 1, b"", {1: 2}, {None: 1}, (1,), {1}, [object()], "\ud800", {"\udfff": 1}])
+@pytest.mark.parametrize("value", [1.0, float("nan"), MAX_INTEGER + 1, -MAX_INTEGER - 1, b"", {1: 2}, {None: 1}, (1,), {1}, [object()], "\ud800", {"\udfff": 1}, [{"\u00e9": 1}, 1.5]])
 def test_what_has_no_canonical_spelling_is_refused(value: object) -> None:
     with pytest.raises(ValueError):
         encode(value)

@@ -2,7 +2,8 @@
 
 Owns: the fields of an event (``schemas/audit-event.v1.json``) and the words of type and outcome. What a box said is
 an event of type ``inside.record`` and origin ``inside`` and never becomes another. Fails closed: a record of a kind
-that is not known becomes ``audit.unknown`` with its digest, and is not dropped. Read next: ``ingest.py``, ``redact.py``.
+that is not known becomes ``audit.unknown`` with its digest, and is not dropped.
+Read next: ``ingest.py``, ``redact.py``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ SCHEMA = "stockade.audit-event.v1"
 # How a row of the decision table is called where it was carried out: ``stockade.decision``.
 CARRIED_OUT = {"wrap": "wrapped", "tighten": "tightened", "delegate": "delegated", "passthrough": "passthrough",
                "unconfined": "unconfined", "downgrade": "downgraded"}
+_TIERS = ("requested_tier", "active_tier", "tier_known", "effective_tier", "tier_downgrade")
 _END = ("exit_code", "signal", "limit_hit", "wall_ms", "cpu_ms", "max_rss_bytes", "guard_lost", "net_denied")
 MAX_INSIDE = 4096
 
@@ -34,8 +36,9 @@ def now() -> str:
 
 def made(kind: str, outcome: str, ts: str, **fields: Any) -> dict[str, Any]:
     """Return an event with every field of the model; those that were not given are null."""
-    return {"schema": SCHEMA, "ts": ts, "id": ulid(), "type": kind, "outcome": outcome, "run_id": None, "actor": None, "request": None,
-            "tiers": None, "plan": None, "backend": None, "reasons": [], "origin": "outside", "detail": None, "source": None, **fields}
+    return {"schema": SCHEMA, "ts": ts, "id": ulid(), "type": kind, "outcome": outcome, "run_id": None, "actor": None,
+            "request": None, "tiers": None, "plan": None, "backend": None, "reasons": [], "origin": "outside",
+            "detail": None, "source": None, **fields}
 
 
 def of_record(record: dict[str, Any]) -> dict[str, Any]:
@@ -52,15 +55,20 @@ def of_record(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _launch(record: dict[str, Any]) -> dict[str, Any]:
-    states = {state: [row["id"] for row in record["promises"] if row["state"] == state] for state in ("kept", "not_kept", "waived")}
+    promises, missing = record["promises"], record["missing"]
+    states = {state: [row["id"] for row in promises if row["state"] == state]
+              for state in ("kept", "not_kept", "waived")}
     outcome = "downgraded" if record["tier_downgrade"] else CARRIED_OUT[record["decision"] or "wrap"]
-    tiers = {name: record[name] for name in ("requested_tier", "active_tier", "tier_known", "effective_tier", "tier_downgrade")}
     return made(
         "spawn.started", outcome, record["ts"], run_id=record["run_id"], plan=record["plan"], backend=record["backend"],
-        actor={"caller": record["caller"], "app": None, "session": None, "uid": os.geteuid(), "pid": record["supervisor"]["pid"], "site": None},
-        request={"argv0": _text(record["argv0"]), "argv": None, "cwd": _text(record["cwd"]), "tier": record["requested_tier"]},
-        tiers={**tiers, "kept": states["kept"], "missing": states["not_kept"], "waived": states["waived"]},
-        reasons=sorted({row["reason"] for row in record["promises"] if row["reason"] and row["state"] != "kept" and row["id"] in record["missing"]}),
+        actor={"caller": record["caller"], "app": None, "session": None, "uid": os.geteuid(),
+               "pid": record["supervisor"]["pid"], "site": None},
+        request={"argv0": _text(record["argv0"]), "argv": None, "cwd": _text(record["cwd"]),
+                 "tier": record["requested_tier"]},
+        tiers={**{name: record[name] for name in _TIERS},
+               "kept": states["kept"], "missing": states["not_kept"], "waived": states["waived"]},
+        reasons=sorted({row["reason"] for row in promises
+                        if row["reason"] and row["state"] != "kept" and row["id"] in missing}),
         detail={"profiles": record["profiles"], "net": record["net"], "kernel": record["kernel"], "row": record["row"]},
     )  # fmt: skip
 
@@ -77,8 +85,9 @@ def _end(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refused(record: dict[str, Any]) -> dict[str, Any]:
+    detail = {name: record[name] for name in ("step", "errno_name", "transient")}
     return made("spawn.decided", "refused", record["ts"], run_id=record["run_id"], reasons=[record["code"]],
-                detail={name: record[name] for name in ("step", "errno_name", "transient")} | {"object": _text(record["object"])})
+                detail={**detail, "object": _text(record["object"])})
 
 
 def _inside(record: dict[str, Any]) -> dict[str, Any]:

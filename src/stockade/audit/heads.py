@@ -36,7 +36,10 @@ _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """One head. ``key``: the first 16 characters of the SHA-256 of the public key; None and no ``sig`` where unsigned."""
+    """One head. ``key``: the first 16 characters of the SHA-256 of the public key.
+
+    Without a signature ``key`` and ``sig`` are None.
+    """
 
     seq: int
     hash: str
@@ -109,7 +112,8 @@ def _read_private(path: str) -> bytes | None:
     with os.fdopen(descriptor, "rb") as stream:
         info = os.fstat(descriptor)
         if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o077:
-            raise Error("audit_key_invalid", f"key {path!r}: got a file that others can reach, expected one of ours with mode 0600")
+            raise Error("audit_key_invalid",
+                        f"key {path!r}: got a file that others can reach, expected one of ours with mode 0600")
         return stream.read(64)
 
 
@@ -158,7 +162,7 @@ def note(directory: int, link: Link, by: Signer | None, *, at_once: bool) -> Non
     """
     try:
         descriptor = os.open(FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT | _FLAGS, 0o600, dir_fd=directory)
-        with os.fdopen(descriptor, "rb+", buffering=0) as stream:
+        with os.fdopen(descriptor, "rb+", buffering=0):
             info = os.fstat(descriptor)
             if not at_once and info.st_size and time.time() - info.st_mtime < EVERY_S:
                 return
@@ -207,7 +211,10 @@ def parse(line: bytes) -> Head | None:
 
 
 def is_signed_by(head: Head, public: bytes) -> bool:
-    """Tell whether a head has a good signature of a public key. Raises: Error(audit_unsigned) without ``cryptography``."""
+    """Tell whether a head has a good signature of a public key.
+
+    Raises: Error(audit_unsigned) without ``cryptography``.
+    """
     if not can_sign():
         raise Error("audit_unsigned", "signature of a head: cannot be checked without the package cryptography")
     from cryptography.exceptions import InvalidSignature

@@ -65,7 +65,8 @@ class Log:
         except OSError as err:
             raise unavailable(f"directory {path!r}", err) from err
         try:
-            self._lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=self._directory)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._lock = os.open(LOCK, flags, 0o600, dir_fd=self._directory)
         except OSError as err:
             os.close(self._directory)
             raise unavailable("lock", err) from err
@@ -141,7 +142,8 @@ class Log:
 
     def _begin(self, number: int) -> _Open:
         self._forget()
-        self._open = _Open(number=number, descriptor=open_segment(self._directory, number, make=True), size=-1, link=Link())
+        descriptor = open_segment(self._directory, number, make=True)
+        self._open = _Open(number=number, descriptor=descriptor, size=-1, link=Link())
         return self._open
 
     def _link_before(self, segment: int) -> Link:
@@ -160,9 +162,11 @@ class Log:
         """What has to be said before the events: of a new segment, or of what a killed writer left."""
         if place.torn_bytes:
             left = os.pread(place.descriptor, place.torn_bytes, place.size - place.torn_bytes)
-            yield made("audit.torn", "failed", now(), detail={"segment": place.number, "bytes": len(left), "sha256": sha256(left).hexdigest()})
+            detail = {"segment": place.number, "bytes": len(left), "sha256": sha256(left).hexdigest()}
+            yield made("audit.torn", "failed", now(), detail=detail)
         elif place.size == 0:
-            yield made("audit.segment", "completed", now(), detail={"segment": place.number, "records_before": place.link.seq})
+            detail = {"segment": place.number, "records_before": place.link.seq}
+            yield made("audit.segment", "completed", now(), detail=detail)
 
     def _write(self, place: _Open, events: Sequence[dict[str, Any]], *, critical: bool) -> Link:
         link, lines = place.link, [b"\n"] if place.torn_bytes or place.unended else []
@@ -174,7 +178,8 @@ class Log:
             wrote = os.write(place.descriptor, data)
             if wrote < len(data):
                 os.ftruncate(place.descriptor, place.size)
-                raise Error("audit_unavailable", f"audit log: got {wrote} of {len(data)} bytes written; the disk is full")
+                raise Error("audit_unavailable",
+                            f"audit log: got {wrote} of {len(data)} bytes written; the disk is full")
             if critical:
                 os.fdatasync(place.descriptor)
         except OSError as err:

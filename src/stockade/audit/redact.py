@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from functools import cache
+from itertools import pairwise
 from urllib.parse import quote, quote_plus
 
 from stockade.environment import charset_class, token_shapes
@@ -25,15 +26,18 @@ SHORTEST_VALUE = 4
 
 _SECRET = frozenset({
     "token", "tokens", "secret", "secrets", "password", "passwd", "pwd", "pass", "passphrase", "apikey", "credential",
-    "credentials", "authorization", "bearer", "cookie", "pat", "pin", "otp", "auth", "signature", "sig", "jwt", "psk", "dsn",
+    "credentials", "authorization", "bearer", "cookie", "pat", "pin", "otp", "auth", "signature", "sig", "jwt",
+    "psk", "dsn",
 })  # fmt: skip
 _PAIRS = frozenset({("api", "key"), ("access", "key"), ("private", "key"), ("secret", "key"), ("signing", "key"),
-                    ("encryption", "key"), ("session", "key"), ("account", "key"), ("connection", "string"), ("session", "id")})
+                    ("encryption", "key"), ("session", "key"), ("account", "key"), ("connection", "string"),
+                    ("session", "id")})
 # Behind a secret's name these make it the name of something that is told openly.
 _OPEN = frozenset({
-    "file", "path", "dir", "directory", "name", "names", "type", "kind", "length", "size", "limit", "count", "max", "min", "url", "uri",
-    "endpoint", "host", "port", "ttl", "timeout", "expiry", "stdin", "prompt", "mode", "method", "store", "helper", "manager",
-    "policy", "format", "algorithm", "version", "enabled", "required", "user", "sock", "fd", "command",
+    "file", "path", "dir", "directory", "name", "names", "type", "kind", "length", "size", "limit", "count", "max",
+    "min", "url", "uri", "endpoint", "host", "port", "ttl", "timeout", "expiry", "stdin", "prompt", "mode", "method",
+    "store", "helper", "manager", "policy", "format", "algorithm", "version", "enabled", "required", "user", "sock",
+    "fd", "command",
 })  # fmt: skip
 _PLAIN_VALUE = re.compile(r"(?:\d{1,10}|true|false|yes|no|on|off|none|null|auto)?", re.IGNORECASE)
 _NAME_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -46,7 +50,10 @@ _WORDS_NEAR = 4
 
 
 def redacted(text: str, values: Iterable[str] = ()) -> str:
-    """Return a text without its secrets. Args: values: that were granted to the command: taken out wherever they stand."""
+    """Return a text without its secrets.
+
+    Args: values: that were granted to the command: taken out wherever they stand.
+    """
     for value in _spellings(values):
         text = text.replace(value, MARK)
     text = _KEY_BLOCK.sub(MARK, text)
@@ -82,7 +89,7 @@ def names_a_secret(name: str) -> bool:
         return False
     if parts[-1] == "tokens" and len(parts) > 1 and parts[-2] in ("max", "min", "num", "n", "total", "new", "output"):
         return False
-    return any(part in _SECRET for part in parts) or any(pair in _PAIRS for pair in zip(parts, parts[1:], strict=False))
+    return any(part in _SECRET for part in parts) or any(pair in _PAIRS for pair in pairwise(parts))
 
 
 def bits_per_character(word: str) -> float:
@@ -100,7 +107,8 @@ def _spellings(values: Iterable[str]) -> Iterator[str]:
 
 @cache
 def _shapes() -> re.Pattern[str]:
-    return re.compile("|".join(f"{re.escape(s.prefix)}[{charset_class(s.charset)}]{{{s.min_len},}}" for s in token_shapes()))
+    return re.compile("|".join(f"{re.escape(s.prefix)}[{charset_class(s.charset)}]{{{s.min_len},}}"
+                               for s in token_shapes()))
 
 
 def _address(found: re.Match[str]) -> str:
@@ -126,6 +134,7 @@ def _random_words(text: str) -> str:
     """Take out random words that stand behind a secret's name, with at most a few words between."""
     def taken(found: re.Match[str]) -> str:
         before = text[max(0, found.start() - 80):found.start()].split()[-_WORDS_NEAR:]
-        return MARK if is_random(found[0]) and any(names_a_secret(word.strip(":='\"(")) for word in before) else found[0]
+        named = is_random(found[0]) and any(names_a_secret(word.strip(":='\"(")) for word in before)
+        return MARK if named else found[0]
 
     return _WORD.sub(taken, text)

@@ -11,7 +11,7 @@ import os
 import stat
 from errno import errorcode
 
-from stockade.audit.chain import GENESIS, MAX_LINE_BYTES, Link, opened
+from stockade.audit.chain import MAX_LINE_BYTES, Link, opened
 from stockade.errors import Error
 from stockade.frozen import dataclass
 
@@ -68,7 +68,8 @@ def open_segment(directory: int, number: int, *, make: bool = False) -> int:
 
 def unavailable(what: str, err: OSError) -> Error:
     """Return the error of a log that the host does not let us write or read."""
-    return Error("audit_unavailable", f"audit log: {what}: {os.strerror(err.errno or 0)} ({errorcode.get(err.errno or 0, '?')})")
+    number = err.errno or 0
+    return Error("audit_unavailable", f"audit log: {what}: {os.strerror(number)} ({errorcode.get(number, '?')})")
 
 
 def tail_of(descriptor: int) -> Tail:

@@ -20,13 +20,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from stockade.light import Iterator, Mapping, Sequence
 
+_NO_MARKS: Mapping[int, str] = MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
     """The first record that is not as it was written.
 
-    ``kind``: edited, dropped, inserted, reordered, torn_tail, missing_segment, truncated; ``seq``: of the record that was
-    expected there; ``segment``, ``line`` (from 1): where.
+    ``kind``: edited, dropped, inserted, reordered, torn_tail, missing_segment, truncated; ``seq``: of the record
+    that was expected there; ``segment``, ``line`` (from 1): where.
     """
 
     kind: str
@@ -56,7 +58,7 @@ class _Line:
     ended: bool
 
 
-def verify(directory: int, marks: Mapping[int, str] = MappingProxyType({})) -> Verdict:
+def verify(directory: int, marks: Mapping[int, str] = _NO_MARKS) -> Verdict:
     """Follow the chain through the segments of an open directory.
 
     Args: marks: hashes that records of those numbers had, from signed heads: only they tell that a whole chain was
@@ -106,7 +108,9 @@ def _names(line: bytes, skipped: Sequence[_Line]) -> bool:
     record = loads(line)
     left = b"\n".join(one.text for one in skipped)
     detail = record.get("detail")
-    said = (detail.get("bytes"), detail.get("sha256")) if record.get("type") == "audit.torn" and type(detail) is dict else None
+    if record.get("type") != "audit.torn" or type(detail) is not dict:
+        return False
+    said = (detail.get("bytes"), detail.get("sha256"))
     # The newline that ended it is the later writer's, or was its own.
     return any(said == (len(text), sha256(text).hexdigest()) for text in (left, left + b"\n"))
 
@@ -126,7 +130,8 @@ _REWRITTEN = "rewritten"
 def _kind(directory: int, found: Sequence[int], last: Link, line: _Line) -> str:
     """What happened at the first line that does not follow ``last``."""
     record = opened(line.text)
-    follower = next((one for one in _later(directory, found, line) if one.seq == last.seq + 1 and one.prev == last.hash), None)
+    follower = next((one for one in _later(directory, found, line)
+                     if one.seq == last.seq + 1 and one.prev == last.hash), None)
     if record is None or not record.whole:
         if follower is not None:
             return "inserted"

@@ -48,7 +48,8 @@ def _opened(path: str) -> Iterator[int]:
     try:
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as err:
-        raise ConfigError("audit_unavailable", f"log {path!r}: {os.strerror(err.errno or 0)}", hint="stockade run makes one") from err
+        raise ConfigError("audit_unavailable", f"log {path!r}: {os.strerror(err.errno or 0)}",
+                          hint="stockade run makes one") from err
     try:
         yield directory
     finally:
@@ -85,14 +86,17 @@ def check(parsed: Parsed) -> int:
     public = _public_given(key) if key else place.public
     with _opened(place.path) as directory:
         found = heads.read(directory)
-        good = [head for head in found if public is not None and head.sig is not None and heads.is_signed_by(head, public)]
-        forged = [head for head in found if head.sig is not None and public is not None and head not in good]
+        signed = [head for head in found if public is not None and head.sig is not None]
+        good = [head for head in signed if public is not None and heads.is_signed_by(head, public)]
+        forged = [head for head in signed if head not in good]
         verdict = verify(directory, {head.seq: head.hash for head in good or ([] if public else found)})
     if parsed.flag("json"):
         damage = verdict.damage
         emit("stockade.audit-verify.v1", {
-            "whole": damage is None and not forged, "records": verdict.records, "last": {"seq": verdict.last.seq, "hash": verdict.last.hash},
-            "damage": damage and {"kind": damage.kind, "seq": damage.seq, "segment": damage.segment, "line": damage.line},
+            "whole": damage is None and not forged, "records": verdict.records,
+            "last": {"seq": verdict.last.seq, "hash": verdict.last.hash},
+            "damage": damage and {"kind": damage.kind, "seq": damage.seq, "segment": damage.segment,
+                                  "line": damage.line},
             "torn": verdict.torn, "heads": {"signed": len(good), "forged": len(forged), "all": len(found)},
         })  # fmt: skip
     else:
@@ -142,8 +146,9 @@ def _found(parsed: Parsed) -> Iterator[dict[str, Any]]:
 
 def _filter(parsed: Parsed) -> Filter:
     return Filter(since=_when(parsed.text("since")), until=_when(parsed.text("until")), tier=parsed.text("tier"),
-                  outcome=parsed.text("outcome"), kind=parsed.text("type"), app=parsed.text("app"), plan=parsed.text("plan"),
-                  run=parsed.text("run"), downgrade=parsed.flag("downgrade"), text=" ".join(parsed.words) or None)
+                  outcome=parsed.text("outcome"), kind=parsed.text("type"), app=parsed.text("app"),
+                  plan=parsed.text("plan"), run=parsed.text("run"), downgrade=parsed.flag("downgrade"),
+                  text=" ".join(parsed.words) or None)
 
 
 def _when(value: str | None) -> str | None:
@@ -159,14 +164,18 @@ def _print(event: dict[str, Any], *, as_json: bool) -> None:
         say(json.dumps(event, ensure_ascii=False, sort_keys=True))
         return
     row = _flat(event)
-    outcome = paint(f"{row['outcome'] or '-':<11}", _COLOURS[row["outcome"]]) if row["outcome"] in _COLOURS else f"{row['outcome'] or '-':<11}"
+    outcome = f"{row['outcome'] or '-':<11}"
+    if row["outcome"] in _COLOURS:
+        outcome = paint(outcome, _COLOURS[row["outcome"]])
+    run_id = str(row["run_id"] or "")[-8:]
     rest = " ".join(clean(row[name]) for name in ("tier", "argv0", "reasons") if row[name])
-    say(f"{row['seq']:>6}  {str(row['ts'])[:19]}  {row['type']:<15} {outcome} {str(row['run_id'] or '')[-8:]:<8}  {rest}".rstrip())
+    say(f"{row['seq']:>6}  {str(row['ts'])[:19]}  {row['type']:<15} {outcome} {run_id:<8}  {rest}".rstrip())
 
 
 def _flat(event: dict[str, Any]) -> dict[str, Any]:
     tiers, request = event.get("tiers") or {}, event.get("request") or {}
-    more = {"tier": tiers.get("effective_tier"), "argv0": request.get("argv0"), "cwd": request.get("cwd"), "reasons": " ".join(event.get("reasons") or [])}
+    more = {"tier": tiers.get("effective_tier"), "argv0": request.get("argv0"), "cwd": request.get("cwd"),
+            "reasons": " ".join(event.get("reasons") or [])}
     return {name: more[name] if name in more else event.get(name) for name in _COLUMNS}
 
 

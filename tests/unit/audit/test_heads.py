@@ -28,7 +28,7 @@ def checked(audit: Path, marks: dict[int, str]) -> Verdict:
         os.close(directory)
 
 
-def _made(keys: str, answers: "multiprocessing.SimpleQueue[str]") -> None:
+def _made(keys: str, answers: multiprocessing.SimpleQueue[str]) -> None:
     found = signer(keys)
     answers.put(found.name if found else "")
 
