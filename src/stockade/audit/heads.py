@@ -130,13 +130,15 @@ def _raw_private(key: Ed25519PrivateKey) -> bytes:
     from cryptography.hazmat.primitives import serialization as form
 
     # Not private_bytes_raw(): distributions ship releases from before it (40).
-    return key.private_bytes(form.Encoding.Raw, form.PrivateFormat.Raw, form.NoEncryption())
+    raw: bytes = key.private_bytes(form.Encoding.Raw, form.PrivateFormat.Raw, form.NoEncryption())
+    return raw
 
 
 def _raw_public(key: Ed25519PrivateKey) -> bytes:
     from cryptography.hazmat.primitives import serialization as form
 
-    return key.public_key().public_bytes(form.Encoding.Raw, form.PublicFormat.Raw)
+    raw: bytes = key.public_key().public_bytes(form.Encoding.Raw, form.PublicFormat.Raw)
+    return raw
 
 
 def _place(path: str, data: bytes) -> None:
