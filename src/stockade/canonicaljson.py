@@ -1,9 +1,9 @@
 """JSON in its one canonical spelling.
 
-Owns: the bytes that a digest or a signature is made of, for plans and for the audit log. The spelling is that
-of the JSON Canonicalization Scheme, RFC 8785, for the values that it spells the same everywhere: no numbers
-but integers below 2**53. Fails closed: a value without such a spelling is a ValueError that names its place,
-never a guess. Read next: ``plan/canonical.py``, ``audit/chain.py``.
+Owns: the bytes that a hash or a signature of the audit log is made of. The spelling is that of the JSON
+Canonicalization Scheme, RFC 8785, for the values that it spells the same everywhere: no numbers but integers
+below 2**53. Fails closed: a value without such a spelling is a ValueError that names its place, never a guess.
+Read next: ``audit/chain.py``; plans have a spelling of their own, ``plan/canonical.py``.
 """
 
 from __future__ import annotations

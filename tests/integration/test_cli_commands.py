@@ -19,7 +19,7 @@ from support.cli import environment, line, start, stockade
 from support.live import wait_until
 from support.terminal import Terminal
 
-LATER = ("audit", "mcp", "lint", "gateway", "app")
+LATER = ("mcp", "lint", "gateway", "app")
 
 
 @pytest.mark.parametrize("word", LATER)
