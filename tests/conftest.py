@@ -6,6 +6,7 @@ skip is a known gap of this host. Fails closed: a skip that is not on the list f
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import shutil
@@ -36,6 +37,7 @@ _HAS_GAP: dict[str, Callable[[], bool]] = {
     "no_debian_tools": lambda: os.geteuid() != 0,
     "no_pyenv": lambda: not os.path.exists(os.path.expanduser("~/.pyenv/libexec/pyenv")),
     "no_fuse": lambda: not os.path.exists("/dev/fuse"),
+    "no_cryptography": lambda: importlib.util.find_spec("cryptography") is None,
     "no_rustup": lambda: shutil.which("rustup") is None,
 }
 

@@ -209,18 +209,22 @@ ALONE = (
     _field("alone.promises", "without namespaces each tier keeps every promise that needs none, and renames work", "tiers, backends"),
     _field("alone.lost", "what no rule can keep inside a write root is refused by name unless it is accepted, and then not called kept", "tiers, backends"),
     _field("alone.reaped", "one signal ends a fork bomb, also when two of supervisor, first process and keeper are killed at once", "launcher, tighten"),
-    _field("audit.complete", "every start, end and refusal is in the log once, in one chain", "audit log"),
-    _field("audit.damage", "a change of the log is named by its kind and place", "audit log"),
-    _field("audit.inside", "a box reads and writes nothing of the log; what it says is of the inside", "audit log"),
     _field("alone.refused", "root callers, older kernels, sockets and plans that need a mount are refused by type", "tiers, backends"),
     _field("alone.kept", "a start without namespaces gives the answer of an earlier one, for ten minutes and to callers confined alike", "tiers, backends"),
     _field("alone.layers", "the sixteenth layer is used and the seventeenth refused, with nothing started", "decision, nested"),
 )
 
+AUDIT = (
+    _field("audit.complete", "every start, end and refusal is in the log once, in one chain", "audit log"),
+    _field("audit.damage", "a change of the log is named by its kind and place", "audit log"),
+    _field("audit.inside", "a box reads and writes nothing of the log; what it says is of the inside", "audit log"),
+    _field("audit.unsigned", "a log without signed heads says so, and what others can then not check", "audit log"),
+)
+
 DEFERRED = (
     _later("later.nest.foreign", "already inside another sandbox the answer is real or typed", "nested boxes"),
     _later("later.D.host_obstacles", "AppArmor's restriction and a stuck mount are told apart on hosts that have them", "host obstacles"),
-    _later("later.G.audit", "the log chain survives parallel writers, crashes, rotation and forgery", "audit"),
+    _later("later.G.audit", "decisions that start no launcher are events of their own, policy requires them, and the log is kept for as long as policy says", "audit"),
     _later("later.H.mcp", "MCP servers of every bad manner are wrapped, probed and reported truthfully", "MCP"),
     _later("later.net.lists", "a network list lets exactly the named hosts through", "network lists"),
     _later("later.gateway.delegate", "a delegated spawn matches exactly one pinned shape", "gateway"),
@@ -232,12 +236,13 @@ KNOWN_GAPS = {
     "not_x86_64": "this attack exists on x86_64 only (x32, 32-bit entry)",
     "no_pyenv": "pyenv comes from its own repository alone, and the account that runs the tests has none",
     "no_fuse": "the host has no /dev/fuse, so nothing that hangs can be mounted",
+    "no_cryptography": "the package that signs heads (extra audit) is not installed",
     "no_rustup": "the Rust of this host is not rustup's: there are no proxies to start it by",
     "no_debian_tools": "a tool of the system's packages is missing, and only root can install it",
 }
 
 NOW = (PROMISES + LAUNCHER + DECISION + FIELD_A + FIELD_B + FIELD_C + FIELD_D + END + FIELD_F + INSTALL + LEARN + NEST
-       + PROVE + CACHES + AGENTS + FIELD_E + ALONE)
+       + PROVE + CACHES + AGENTS + FIELD_E + ALONE + AUDIT)
 BY_ID = {entry.id: entry for entry in NOW + DEFERRED}
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from requirements import requirement
 from support.actors import PYTHON, Actor
-from support.cli import Said, environment, line, stockade
+from support.cli import Said, environment, inside, line, stockade
 from support.live import wait_until
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas/audit-event.v1.json").read_text())
@@ -81,6 +81,23 @@ def test_one_flipped_bit_is_an_error_with_its_number(actor: Actor, state: str) -
     found = said(actor, state, "audit", "verify")
     assert (found.status, found.out.splitlines()[0]) == \
         (1, "damaged: edited at record 4, segment 1, line 4; 3 records before it are whole"), found
+
+
+@requirement("audit.unsigned")
+def test_without_the_package_heads_are_unsigned_and_verify_says_so(actor: Actor, state: str) -> None:
+    # An interpreter that looks for packages nowhere, so that none of the host's signs.
+    def bare(*words: str) -> Said:
+        argv = inside(actor, *words)
+        done = actor.call([argv[0], "-S", *argv[1:]], env=environment(actor, STOCKADE_HOME=state))
+        return Said(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    assert bare("run", "--quiet", "true").status == 0
+    found = bare("audit", "verify")
+    assert found == Said(0, "whole: 3 records\n  no head is signed by this key: nobody else can check this log\n", ""), found
+    heads = bare("audit", "verify", "--json").json()["heads"]
+    assert heads["signed"] == 0 and heads["all"] >= 1, heads
+    assert json.loads(bare("audit", "anchor").out)["sig"] is None
+    assert not actor.host(f"{state}/keys/audit.key").exists()
 
 
 SAYS = """

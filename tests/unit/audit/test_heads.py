@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from stockade.audit.chain import Link, sealed
-from stockade.audit.heads import PRIVATE, PUBLIC, is_signed_by, parse, signer
+from stockade.audit.heads import PRIVATE, PUBLIC, Signer, is_signed_by, parse, signer
 from stockade.audit.log import Log
 from stockade.audit.verify import Verdict, verify
 from stockade.errors import Error
 
+SIGNS = pytest.mark.known_gap("no_cryptography")
+SOURCE = Path(__file__).parents[3] / "src"
+# An interpreter that looks for packages nowhere: what it imports is its own library and this source.
+BARE = [sys.executable, "-I", "-S", "-B", "-c", f"import sys; sys.path.insert(0, {str(SOURCE)!r})\n"]
 WHEN = "2026-11-30T12:00:00.000000000Z"
 FORK = multiprocessing.get_context("fork")
 
@@ -33,6 +39,7 @@ def _made(keys: str, answers: multiprocessing.SimpleQueue[str]) -> None:
     answers.put(found.name if found else "")
 
 
+@SIGNS
 def test_many_processes_make_one_key(tmp_path: Path) -> None:
     answers: multiprocessing.SimpleQueue[str] = FORK.SimpleQueue()
     keys = str(tmp_path / "keys")
@@ -47,6 +54,7 @@ def test_many_processes_make_one_key(tmp_path: Path) -> None:
     assert {os.stat(f"{keys}/{name}").st_mode & 0o777 for name in os.listdir(keys)} == {0o600}
 
 
+@SIGNS
 def test_a_head_is_good_for_its_own_content_and_key_alone(tmp_path: Path) -> None:
     first, other = signer(str(tmp_path / "a")), signer(str(tmp_path / "b"))
     assert first and other
@@ -60,6 +68,7 @@ def test_a_head_is_good_for_its_own_content_and_key_alone(tmp_path: Path) -> Non
         assert changed and not is_signed_by(changed, first.public), name
 
 
+@SIGNS
 @pytest.mark.parametrize("what", ["half", "open", "link", "long"])
 def test_a_key_that_is_not_whole_or_not_private_is_refused_and_stays(tmp_path: Path, what: str) -> None:
     keys = tmp_path / "keys"
@@ -81,8 +90,8 @@ def test_a_key_that_is_not_whole_or_not_private_is_refused_and_stays(tmp_path: P
     assert path.lstat().st_ino == before.st_ino
 
 
-def _log(tmp_path: Path, count: int) -> Link:
-    log = Log(str(tmp_path))
+def _log(tmp_path: Path, count: int, by: Signer | None = None) -> Link:
+    log = Log(str(tmp_path), signer=by)
     last = log.append([{"type": "app.test", "number": number} for number in range(count)])
     log.close()
     return last
@@ -108,3 +117,32 @@ def test_a_chain_that_was_written_anew_is_told_by_a_head_alone(tmp_path: Path) -
     assert checked(tmp_path, {}).damage is None
     found = checked(tmp_path, {last.seq: last.hash}).damage
     assert found is not None and (found.kind, found.seq) == ("edited", last.seq)
+
+
+def _bare(code: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a program that has no package but ours."""
+    return subprocess.run([*BARE[:-1], BARE[-1] + code, *words], capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_without_the_package_a_head_has_no_signature_and_no_key_is_made(tmp_path: Path) -> None:
+    done = _bare(
+        "from stockade.audit.heads import signer; from stockade.audit.log import Log\n"
+        "by = signer(sys.argv[1] + '/keys'); log = Log(sys.argv[1], signer=by)\n"
+        "log.append([{'type': 'app.test'}], critical=True); log.close(); print(by)", str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, "None\n"), done
+    heads = [json.loads(line) for line in (tmp_path / "log" / "heads.jsonl").read_text().splitlines()]
+    assert heads and all(head["sig"] is None and head["key"] is None for head in heads)
+    assert not (tmp_path / "keys").exists()
+    assert checked(tmp_path, {head["seq"]: head["hash"] for head in heads}).damage is None
+
+
+@SIGNS
+def test_without_the_package_a_signed_log_is_not_called_whole(tmp_path: Path) -> None:
+    _log(tmp_path, 3, signer(str(tmp_path / "keys")))
+    words = ("audit", "verify", str(tmp_path / "log"), "--key", str(tmp_path / "keys" / PUBLIC))
+    with_it = subprocess.run([sys.executable, "-B", "-m", "stockade", *words], env={**os.environ, "PYTHONPATH": str(SOURCE)},
+                             capture_output=True, text=True, check=False, timeout=60)
+    assert (with_it.returncode, with_it.stdout.splitlines()[0]) == (0, "whole: 4 records"), with_it
+    assert with_it.stdout.splitlines()[1].endswith("heads signed by this key")
+    done = _bare("from stockade.cli import main; raise SystemExit(main(sys.argv[1:]))", *words)
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("stockade: audit_unsigned: "), done
