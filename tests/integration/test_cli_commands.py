@@ -62,6 +62,7 @@ DOCUMENTS = [
     (["profile", "list", "--json"], "stockade.profiles.v1"), (["profile", "show", "--json", "npm"], "stockade.profile-show.v1"),
     (["profile", "check", "--json", "npm"], "stockade.profile-check.v1"),
     (["policy", "show", "--json"], "stockade.policy-show.v1"), (["policy", "check", "--json"], "stockade.policy-check.v1"),
+    (["audit", "verify", "--json"], "stockade.audit-verify.v1"), (["audit", "stats", "--json"], "stockade.audit-stats.v1"),
 ]
 
 
