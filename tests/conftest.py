@@ -11,6 +11,7 @@ import os
 import platform
 import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -38,6 +39,8 @@ _HAS_GAP: dict[str, Callable[[], bool]] = {
     "no_pyenv": lambda: not os.path.exists(os.path.expanduser("~/.pyenv/libexec/pyenv")),
     "no_fuse": lambda: not os.path.exists("/dev/fuse"),
     "no_cryptography": lambda: importlib.util.find_spec("cryptography") is None,
+    "no_cryptography_for_accounts": lambda: subprocess.run(
+        [actors.PYTHON, "-I", "-c", "import cryptography"], capture_output=True, check=False).returncode != 0,
     "no_rustup": lambda: shutil.which("rustup") is None,
 }
 

@@ -237,6 +237,7 @@ KNOWN_GAPS = {
     "no_pyenv": "pyenv comes from its own repository alone, and the account that runs the tests has none",
     "no_fuse": "the host has no /dev/fuse, so nothing that hangs can be mounted",
     "no_cryptography": "the package that signs heads (extra audit) is not installed",
+    "no_cryptography_for_accounts": "the interpreter that accounts use has no package that signs heads",
     "no_rustup": "the Rust of this host is not rustup's: there are no proxies to start it by",
     "no_debian_tools": "a tool of the system's packages is missing, and only root can install it",
 }

@@ -102,6 +102,23 @@ def signer(keys: str) -> Signer | None:
     return Signer(Ed25519PrivateKey.from_private_bytes(raw))
 
 
+def public_key(path: str) -> bytes | None:
+    """Return the public key in a file, 64 hexadecimal characters; None where there is none.
+
+    Raises: Error(audit_key_invalid).
+    """
+    try:
+        with open(path, encoding="ascii") as stream:
+            raw = bytes.fromhex(stream.read(200))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as err:
+        raise Error("audit_key_invalid", f"public key {path!r}: {err}") from err
+    if len(raw) != 32:
+        raise Error("audit_key_invalid", f"public key {path!r}: got {len(raw)} bytes, expected 32")
+    return raw
+
+
 def _read_private(path: str) -> bytes | None:
     try:
         descriptor = os.open(path, os.O_RDONLY | _FLAGS)

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from stockade.audit.events import made, now, of_record
 from stockade.audit.log import DIRECTORY, Log
-from stockade.audit.segments import lines_backwards, numbers, open_segment, unavailable
+from stockade.audit.query import backwards
+from stockade.audit.segments import unavailable
 from stockade.frozen import dataclass
 from stockade.ids import digest
 from stockade.jsontext import dumps, loads
@@ -141,12 +142,16 @@ def _positions(audit: str) -> dict[str, int]:
     """How far each file was taken: the checkpoint, and what the log says since."""
     seq, positions = _checkpoint(audit)
     newer: dict[str, int] = {}
-    for record in _backwards(audit):
-        if record["seq"] <= seq:
-            break
-        source = record.get("source")
-        if type(source) is dict:
-            newer.setdefault(source["spool"], source["end"])
+    directory = os.open(f"{audit}/{DIRECTORY}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for record in backwards(directory):
+            if record["seq"] <= seq:
+                break
+            source = record.get("source")
+            if type(source) is dict:
+                newer.setdefault(source["spool"], source["end"])
+    finally:
+        os.close(directory)
     return {**positions, **newer}
 
 
@@ -175,28 +180,3 @@ def _present(audit: str) -> set[str]:
         except OSError:
             continue
     return found
-
-
-def _backwards(audit: str) -> Iterator[dict[str, Any]]:
-    """The records of the log, last first."""
-    directory = os.open(f"{audit}/{DIRECTORY}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for number in reversed(numbers(directory)):
-            descriptor = open_segment(directory, number)
-            try:
-                for line, _ in lines_backwards(descriptor, os.fstat(descriptor).st_size):
-                    record = _record(line)
-                    if record is not None:
-                        yield record
-            finally:
-                os.close(descriptor)
-    finally:
-        os.close(directory)
-
-
-def _record(line: bytes) -> dict[str, Any] | None:
-    try:
-        record = loads(line)
-    except ValueError:
-        return None
-    return record if type(record) is dict and type(record.get("seq")) is int else None

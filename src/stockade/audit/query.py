@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from stockade.audit.segments import numbers, open_segment
+from stockade.audit.segments import lines_backwards, numbers, open_segment
 from stockade.canonicaljson import encode
 from stockade.frozen import dataclass
 from stockade.jsontext import loads
@@ -79,6 +79,19 @@ def events(directory: int, wanted: Filter,
                     event = _event(line)
                     if event is not None and wanted.fits(event):
                         yield event
+
+
+def backwards(directory: int) -> Iterator[dict[str, Any]]:
+    """Yield every event of an open log directory, the last one first. Raises: Error(audit_unavailable)."""
+    for number in reversed(numbers(directory)):
+        descriptor = open_segment(directory, number)
+        try:
+            for line, _ in lines_backwards(descriptor, os.fstat(descriptor).st_size):
+                event = _event(line)
+                if event is not None:
+                    yield event
+        finally:
+            os.close(descriptor)
 
 
 def _event(line: bytes) -> dict[str, Any] | None:

@@ -91,14 +91,14 @@ def tail_of(descriptor: int) -> Tail:
 
 def lines_backwards(descriptor: int, size: int) -> Iterator[tuple[bytes, bool]]:
     """Yield each line, last first, without its newline, and whether it has one."""
-    at, held, ended = size, b"", False
+    at, rest, ended = size, b"", False
     while at > 0:
         step = min(at, MAX_LINE_BYTES)
         at -= step
-        held = os.pread(descriptor, step, at) + held
-        while (end := held.rfind(b"\n")) >= 0:
-            if held[end + 1:] or ended:
-                yield held[end + 1:], ended
-            held, ended = held[:end], True
-    if held or ended:
-        yield held, ended
+        rest, *lines = (os.pread(descriptor, step, at) + rest).split(b"\n")
+        for line in reversed(lines):
+            if line or ended:
+                yield line, ended
+            ended = True
+    if rest or ended:
+        yield rest, ended

@@ -1,9 +1,8 @@
-"""``stockade audit``: the log, for people and for those who check it.
+"""``stockade audit``: the log, for people.
 
-Owns: what is printed of an event, and the exit status of ``verify``: 0 whole, 1 damaged, 2 cannot tell. Each command
-first takes into the log what launchers have spooled since, also of runs in which no Python ever ran. Fails closed:
-``verify`` never calls a log whole whose heads it could not check against the key it was given.
-Read next: ``audit/verify.py``, ``audit/query.py``.
+Owns: what is printed of an event. Each command first takes into the log what launchers have spooled since, also of
+runs in which no Python ever ran. Fails closed: a log that cannot be read is an error, never an empty one.
+Read next: ``auditcheck.py``, ``audit/query.py``.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ import os
 import sys
 import time
 from collections import Counter
-from pathlib import Path
+from itertools import islice, takewhile
 from typing import Any
 
 from stockade.audit import heads
+from stockade.audit.heads import public_key
 from stockade.audit.ingest import ingest
 from stockade.audit.log import DIRECTORY, Log
-from stockade.audit.query import Filter, events
-from stockade.audit.verify import Verdict, verify
+from stockade.audit.query import Filter, backwards, events
 from stockade.cli.grammar import Parsed, usage
 from stockade.cli.output import Progress, clean, emit, paint, say, table
 from stockade.cli.request import state_home
@@ -36,27 +35,27 @@ _COLOURS = {"refused": "red", "denied": "red", "failed": "red", "downgraded": "y
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
-    """A log directory, and whose key its heads have."""
+class Place:
+    """A log directory, and the public key of its heads: None where it has none."""
 
     path: str
     public: bytes | None
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[int]:
+def opened(path: str) -> Iterator[int]:
     try:
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as err:
         raise ConfigError("audit_unavailable", f"log {path!r}: {os.strerror(err.errno or 0)}",
-                          hint="stockade run makes one") from err
+                          hint="give the directory log of an audit directory") from err
     try:
         yield directory
     finally:
         os.close(directory)
 
 
-def _own() -> _Place:
+def own() -> Place:
     """The log of this account, with all that was spooled."""
     home = state_home()
     log = Log(home.audit, signer=heads.signer(home.keys))
@@ -64,66 +63,7 @@ def _own() -> _Place:
         ingest(home.audit, log)
     finally:
         log.close()
-    return _Place(path=f"{home.audit}/{DIRECTORY}", public=_public(f"{home.keys}/{heads.PUBLIC}"))
-
-
-def _public(path: str) -> bytes | None:
-    try:
-        raw = bytes.fromhex(Path(path).read_text(encoding="ascii"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as err:
-        raise ConfigError("audit_key_invalid", f"public key {path!r}: {err}") from err
-    if len(raw) != 32:
-        raise ConfigError("audit_key_invalid", f"public key {path!r}: got {len(raw)} bytes, expected 32")
-    return raw
-
-
-def check(parsed: Parsed) -> int:
-    """Follow the chain, and compare it with every signed head."""
-    elsewhere, key = parsed.words[0] if parsed.words else None, parsed.text("key")
-    place = _Place(path=elsewhere, public=None) if elsewhere else _own()
-    public = _public_given(key) if key else place.public
-    with _opened(place.path) as directory:
-        found = heads.read(directory)
-        signed = [head for head in found if public is not None and head.sig is not None]
-        good = [head for head in signed if public is not None and heads.is_signed_by(head, public)]
-        forged = [head for head in signed if head not in good]
-        verdict = verify(directory, {head.seq: head.hash for head in good or ([] if public else found)})
-    if parsed.flag("json"):
-        damage = verdict.damage
-        emit("stockade.audit-verify.v1", {
-            "whole": damage is None and not forged, "records": verdict.records,
-            "last": {"seq": verdict.last.seq, "hash": verdict.last.hash},
-            "damage": damage and {"kind": damage.kind, "seq": damage.seq, "segment": damage.segment,
-                                  "line": damage.line},
-            "torn": verdict.torn, "heads": {"signed": len(good), "forged": len(forged), "all": len(found)},
-        })  # fmt: skip
-    else:
-        _tell(verdict, good, forged, len(found))
-    return 1 if verdict.damage or forged else 0
-
-
-def _public_given(path: str) -> bytes:
-    public = _public(path)
-    if public is None:
-        raise ConfigError("audit_key_invalid", f"public key {path!r}: no such file")
-    return public
-
-
-def _tell(verdict: Verdict, good: list[heads.Head], forged: list[heads.Head], count: int) -> None:
-    damage = verdict.damage
-    if damage:
-        where = f"record {damage.seq}, segment {damage.segment}, line {damage.line}"
-        say(paint(f"damaged: {damage.kind} at {where}; {verdict.records} records before it are whole", "red"))
-    elif forged:
-        say(paint(f"damaged: the signature of the head at record {forged[0].seq} is not of this key", "red"))
-    else:
-        say(paint(f"whole: {verdict.records} records", "green"))
-    signed = f"{len(good)} of {count} heads signed by this key"
-    say(f"  {signed if good else 'no head is signed by this key: nobody else can check this log'}")
-    if verdict.torn:
-        say(f"  {verdict.torn} unfinished lines of writers that were killed, each named in the log")
+    return Place(path=f"{home.audit}/{DIRECTORY}", public=public_key(f"{home.keys}/{heads.PUBLIC}"))
 
 
 def query(parsed: Parsed) -> int:
@@ -139,8 +79,8 @@ def query(parsed: Parsed) -> int:
 
 
 def _found(parsed: Parsed) -> Iterator[dict[str, Any]]:
-    place, wanted = _own(), _filter(parsed)
-    with _opened(place.path) as directory, Progress("reading", 1) as bar:
+    place, wanted = own(), _filter(parsed)
+    with opened(place.path) as directory, Progress("reading", 1) as bar:
         yield from events(directory, wanted, bar.step)
 
 
@@ -181,23 +121,26 @@ def _flat(event: dict[str, Any]) -> dict[str, Any]:
 
 def tail(parsed: Parsed) -> int:
     """Print the last events, and with --follow those that come."""
-    count = int(parsed.text("lines") or 10)
-    last: list[dict[str, Any]] = []
-    with _opened(_own().path) as directory:
-        for event in events(directory, Filter()):
-            last = [*last[-count + 1:], event] if count > 1 else [event]
-    seen = last[-1]["seq"] if last else 0
-    for event in last[-count:] if count else []:
-        _print(event, as_json=parsed.flag("json"))
-    while parsed.flag("follow"):
+    text = parsed.text("lines") or "10"
+    if not (text.isascii() and text.isdigit()):
+        raise usage(f"option --lines: got {text!r}, expected a whole number")
+    seen = 0
+    with opened(own().path) as directory:
+        last = list(islice(backwards(directory), int(text)))
+    while True:
+        for event in reversed(last):
+            seen = event["seq"]
+            _print(event, as_json=parsed.flag("json"))
+        if not parsed.flag("follow"):
+            return 0
         sys.stdout.flush()
         time.sleep(FOLLOW_S)
-        with _opened(_own().path) as directory:
-            for event in events(directory, Filter()):
-                if event["seq"] > seen:
-                    seen = event["seq"]
-                    _print(event, as_json=parsed.flag("json"))
-    return 0
+        with opened(own().path) as directory:
+            last = _newer(directory, seen)
+
+
+def _newer(directory: int, seen: int) -> list[dict[str, Any]]:
+    return list(takewhile(lambda event: event["seq"] > seen, backwards(directory)))
 
 
 def stats(parsed: Parsed) -> int:
@@ -232,22 +175,4 @@ def export(parsed: Parsed) -> int:
     writer.writeheader()
     for event in _found(parsed):
         writer.writerow(_flat(event))
-    return 0
-
-
-def anchor(parsed: Parsed) -> int:
-    """Print the newest head, or append it to a file that somebody else keeps."""
-    with _opened(_own().path) as directory:
-        found = heads.read(directory)
-    if not found:
-        raise ConfigError("audit_unavailable", "log: got no head, expected one", hint="stockade run makes records")
-    line = found[-1].line().decode("ascii")
-    if path := parsed.text("to"):
-        try:
-            with open(path, "a", encoding="ascii") as stream:
-                stream.write(line)
-        except OSError as err:
-            raise ConfigError("audit_unavailable", f"file {path!r}: {os.strerror(err.errno or 0)}") from err
-        return 0
-    sys.stdout.write(line)
     return 0

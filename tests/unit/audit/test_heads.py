@@ -143,6 +143,6 @@ def test_without_the_package_a_signed_log_is_not_called_whole(tmp_path: Path) ->
     with_it = subprocess.run([sys.executable, "-B", "-m", "stockade", *words], env={**os.environ, "PYTHONPATH": str(SOURCE)},
                              capture_output=True, text=True, check=False, timeout=60)
     assert (with_it.returncode, with_it.stdout.splitlines()[0]) == (0, "whole: 4 records"), with_it
-    assert with_it.stdout.splitlines()[1].endswith("heads signed by this key")
+    assert with_it.stdout.splitlines()[1] == "  1 head signed by this key, the newest at record 4"
     done = _bare("from stockade.cli import main; raise SystemExit(main(sys.argv[1:]))", *words)
     assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("stockade: audit_unsigned: "), done
