@@ -57,6 +57,8 @@ class Log:
         self._signer = signer
         self._segment_bytes = segment_bytes
         self._noted = -heads.EVERY_S
+        # Why the last head could not be written; empty where it was.
+        self.degraded = ""
         self._open: _Open | None = None
         path = f"{audit}/{DIRECTORY}"
         try:
@@ -65,18 +67,26 @@ class Log:
         except OSError as err:
             raise unavailable(f"directory {path!r}", err) from err
         try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._open_lock()
+        except Error:
+            os.close(self._directory)
+            raise
+
+    def _open_lock(self) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
             self._lock = os.open(LOCK, flags, 0o600, dir_fd=self._directory)
         except OSError as err:
-            os.close(self._directory)
             raise unavailable("lock", err) from err
+        self._pid = os.getpid()
 
     def append(self, events: Sequence[dict[str, Any]], *, critical: bool = False,
                timeout_s: float = LOCK_TIMEOUT_S) -> Link:
         """Write events in order; return the link of the last one.
 
         Raises: Error(audit_unavailable): nobody got the lock in time, or the host did not take the bytes;
-        Error(audit_invalid): an event has no canonical spelling. Nothing of a batch is in the chain then.
+        Error(audit_invalid): an event has no canonical spelling. Nothing of a batch is in the chain then, but where
+        it was ``critical`` and its head alone could not be written: the error says so.
         """
         self._take(timeout_s)
         try:
@@ -97,11 +107,23 @@ class Log:
 
     def _note(self, link: Link, *, at_once: bool) -> None:
         """A head, where it is time for one: what this process knows of that spares a look at the file."""
-        if at_once or time.monotonic() >= self._noted + heads.EVERY_S:
+        if not at_once and time.monotonic() < self._noted + heads.EVERY_S:
+            return
+        self._noted = time.monotonic()
+        try:
             heads.note(self._directory, link, self._signer, at_once=at_once)
-            self._noted = time.monotonic()
+            self.degraded = ""
+        except Error as err:
+            # The records are in the chain; the next head stands for them, too.
+            self.degraded = err.message
+            if at_once:
+                raise
 
     def _take(self, timeout_s: float) -> None:
+        if self._pid != os.getpid():
+            # flock(2): a lock belongs to the open file, which a fork shares. Both would have it at once.
+            os.close(self._lock)
+            self._open_lock()
         until, wait_s = time.monotonic() + timeout_s, _FIRST_WAIT_S
         while True:
             try:

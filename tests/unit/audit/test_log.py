@@ -56,6 +56,23 @@ def test_eight_processes_lose_nothing_and_keep_one_chain_while_segments_change(t
     assert segments > 3
 
 
+def test_children_of_a_writer_have_a_lock_of_their_own(tmp_path: Path, log: Log) -> None:
+    log.append([{"type": "app.test"}])
+
+    def write(writer: int) -> None:
+        for number in range(200):
+            log.append([{"type": "app.test", "writer": writer, "number": number}])
+
+    writers = [SPAWN.Process(target=write, args=(writer,)) for writer in range(4)]
+    for one in writers:
+        one.start()
+    write(9)
+    for one in writers:
+        one.join(60)
+        assert one.exitcode == 0
+    assert (checked(tmp_path).damage, checked(tmp_path).records) == (None, 2 + 5 * 200)
+
+
 def test_a_write_that_was_cut_at_any_byte_is_named_and_the_chain_goes_on(tmp_path: Path, log: Log) -> None:
     log.append([{"type": "app.test", "number": 1}])
     path = tmp_path / "log" / "00000001.jsonl"
