@@ -20,6 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from stockade.light import Iterator, Mapping, Sequence
 
+PRUNED = b'"audit.pruned"'
 _NO_MARKS: Mapping[int, str] = MappingProxyType({})
 
 
@@ -39,15 +40,17 @@ class Damage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """``records``: that follow each other from the start; ``last``: the last of them.
+    """``records``: that follow each other; ``last``: the last of them.
 
-    ``torn``: unfinished lines of writers that were killed, each named by the record behind it.
+    ``torn``: unfinished lines of writers that were killed, each named by the record behind it; ``pruned``: so many
+    records before them were removed for their age, as the log itself says: of these nothing can be told.
     """
 
     records: int
     last: Link
     damage: Damage | None = None
     torn: int = 0
+    pruned: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +69,8 @@ def verify(directory: int, marks: Mapping[int, str] = _NO_MARKS) -> Verdict:
     Raises: Error(audit_unavailable).
     """
     found = numbers(directory)
-    last, torn = Link(), 0
+    start = last = _start(directory, found)
+    told, torn = start.seq == 0, 0
     skipped: list[_Line] = []
     line = _Line(segment=1, number=1, text=b"", ended=True)
     for line in _lines(directory, found):
@@ -84,11 +88,35 @@ def verify(directory: int, marks: Mapping[int, str] = _NO_MARKS) -> Verdict:
         if marks.get(record.seq, record.hash) != record.hash:
             return _told_by_a_mark("edited", last, line, torn)
         last = Link(seq=record.seq, hash=record.hash)
+        told = told or _says_pruned(line.text, start)
     if skipped:
         return _damaged(directory, found, last, skipped[0], torn)
+    if not told:
+        return Verdict(records=0, last=Link(), torn=torn, damage=Damage(
+            kind="missing_segment", seq=1, segment=found[0], line=1))
     if max(marks, default=0) > last.seq:
         return _told_by_a_mark("truncated", last, line, torn)
-    return Verdict(records=last.seq, last=last, torn=torn)
+    return Verdict(records=last.seq - start.seq, last=last, torn=torn, pruned=start.seq)
+
+
+def _start(directory: int, found: Sequence[int]) -> Link:
+    """What the first record follows that is there: the beginning, unless older segments are gone."""
+    if not found or found[0] == 1:
+        return Link()
+    first = next((opened(line.text) for line in _lines(directory, found[:1])), None)
+    return Link(seq=first.seq - 1, hash=first.prev) if first is not None and first.whole else Link()
+
+
+def _says_pruned(line: bytes, start: Link) -> bool:
+    """Tell whether a record says that all up to ``start`` was removed for its age."""
+    if PRUNED not in line:
+        return False
+    record = loads(line)
+    detail = record.get("detail")
+    if record.get("type") != "audit.pruned" or type(detail) is not dict:
+        return False
+    # Of each segment that goes: whoever removed them may have been killed between two.
+    return any((end["last_seq"], end["last_hash"]) == (start.seq, start.hash) for end in detail["ends"])
 
 
 def _told_by_a_mark(kind: str, last: Link, line: _Line, torn: int) -> Verdict:

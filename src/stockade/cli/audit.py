@@ -16,14 +16,15 @@ from collections import Counter
 from itertools import islice, takewhile
 from typing import Any
 
-from stockade.audit import heads
+from stockade.audit import heads, retention
 from stockade.audit.heads import public_key
 from stockade.audit.ingest import ingest
 from stockade.audit.log import DIRECTORY, Log
 from stockade.audit.query import Filter, backwards, events
+from stockade.audit.retention import prune
 from stockade.cli.grammar import Parsed, usage
 from stockade.cli.output import Progress, clean, emit, paint, say, table
-from stockade.cli.request import state_home
+from stockade.cli.request import retention_s, state_home
 from stockade.errors import ConfigError
 from stockade.frozen import dataclass
 from stockade.light import Iterator
@@ -56,14 +57,16 @@ def opened(path: str) -> Iterator[int]:
 
 
 def own() -> Place:
-    """The log of this account, with all that was spooled."""
-    home = state_home()
+    """The log of this account, with all that was spooled, without what is older than records are kept."""
+    home, path = state_home(), f"{state_home().audit}/{DIRECTORY}"
     log = Log(home.audit, signer=heads.signer(home.keys))
     try:
         ingest(home.audit, log)
+        with opened(path) as directory:
+            prune(directory, log, retention_s() or retention.DEFAULT_S)
     finally:
         log.close()
-    return Place(path=f"{home.audit}/{DIRECTORY}", public=public_key(f"{home.keys}/{heads.PUBLIC}"))
+    return Place(path=path, public=public_key(f"{home.keys}/{heads.PUBLIC}"))
 
 
 def query(parsed: Parsed) -> int:

@@ -74,7 +74,7 @@ def _emit(verdict: Verdict, found: _Heads, status: int) -> None:
         "whole": status == WHOLE, "records": verdict.records,
         "last": {"seq": verdict.last.seq, "hash": verdict.last.hash},
         "damage": damage and {"kind": damage.kind, "seq": damage.seq, "segment": damage.segment, "line": damage.line},
-        "torn": verdict.torn,
+        "torn": verdict.torn, "pruned": verdict.pruned,
         "heads": {"signed": len(found.signed), "forged": len(found.forged), "others": len(found.others)},
     })  # fmt: skip
 
@@ -98,6 +98,8 @@ def _tell(verdict: Verdict, found: _Heads, status: int) -> None:
         say("  no head is signed by a key that is known here: nobody else can check this log")
     if found.others and found.signed:
         say(f"  {len(found.others)} heads of another key, or unsigned: not compared")
+    if verdict.pruned:
+        say(f"  records 1 to {verdict.pruned} were removed for their age, as the log says: nothing is known of them")
     if verdict.torn:
         say(f"  {verdict.torn} unfinished lines of writers that were killed, each named in the log")
 

@@ -117,6 +117,11 @@ def cache_limit() -> int:
     return _settings().cache_limit_bytes
 
 
+def retention_s() -> int | None:
+    """Return how long policy keeps records, in seconds; None where it says nothing."""
+    return _settings().policy.retention_s
+
+
 def _settings() -> Settings:
     from stockade.rules.settings import load_settings
 
