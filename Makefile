@@ -7,7 +7,7 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-python test-launcher tools soak lint docs bench bench-tools compare chart wheel dist clean
+.PHONY: help setup build demo test test-python test-launcher tools soak lint docs bench bench-tools bench-audit compare chart wheel dist clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-20s %s\n' "$$name" "$$text"; done
@@ -49,6 +49,9 @@ bench: setup ## measure spawning side by side with bubblewrap and print the budg
 
 bench-tools: setup ## real work in a box, warm starts, a stuck mount, the peers of the registries
 	@$(PY) bench/tools.py $(BENCH_ARGS)
+
+bench-audit: setup ## the audit log beside a plain log file and SQLite
+	@$(PY) bench/audit.py
 
 compare: setup ## the same attacks in every sandbox that the registries have
 	@$(PY) bench/compare.py
