@@ -4,6 +4,8 @@
 SHELL := /bin/sh
 PY := .venv/bin/python
 PYTEST_ARGS ?=
+# Tests wait as much as they work: one worker more than there are processors.
+WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -21,7 +23,8 @@ build: ## build the static launcher into src/stockade/_bin
 demo: setup ## install an npm tree with a hostile postinstall, bare and at strict, and compare
 	@$(PY) scripts/demo.py
 
-test: setup test-launcher test-python ## run every test
+test: setup test-launcher ## run every test, several at once
+	@sh scripts/test_python.sh -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 test-launcher:
 	@sh scripts/test_launcher.sh

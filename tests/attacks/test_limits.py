@@ -65,7 +65,8 @@ def test_cpu_time_ends_a_busy_program(actor: Actor, tier: str) -> None:
     busy = "import time\nwhile time.process_time() < float({}): pass\nprint('done')"
     run = actor.run(["/usr/bin/python3", "-c", busy.format(6)], tier=tier, limits={"cpu_time_s": 1, "wall": "30s"})
     assert (run.returncode in (-24, -9), run.stdout) == (True, "")
-    assert run.receipt["end"]["limit_hit"] == "cpu_time" and 900 <= run.receipt["end"]["cpu_ms"] < 4000
+    # The kernel counts this limit in whole ticks of whoever runs then (setrlimit(2), RLIMIT_CPU); the receipt does not.
+    assert run.receipt["end"]["limit_hit"] == "cpu_time" and 600 <= run.receipt["end"]["cpu_ms"] < 4000
     twin = actor.run(["/usr/bin/python3", "-c", busy.format(0.5)], tier=tier, limits={"cpu_time_s": 1, "wall": "30s"})
     assert (twin.returncode, twin.stdout) == (0, "done\n") and twin.receipt["end"]["limit_hit"] is None
 

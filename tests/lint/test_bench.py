@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SLEEPS = "echo begun; sleep 600 & echo $! >{pid}; wait"
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A place for sockets: the names of tmp_path are too long for one (unix(7): 108 bytes)."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name, "worlds").mkdir()
+        yield Path(name)
 
 
 @pytest.fixture
@@ -67,12 +76,11 @@ def test_a_hanging_peer_is_a_row_that_says_so(bench: dict[str, ModuleType], tmp_
 
 
 def test_an_attack_on_a_peer_that_gives_no_answer_is_not_called_stopped(
-        bench: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        bench: dict[str, ModuleType], short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compare = bench["compare"]
     monkeypatch.setattr(compare, "WAIT_S", 1)
-    (tmp_path / "worlds").mkdir()
     slow = "read a secret variable"
-    with compare.made(tmp_path) as place:
+    with compare.made(short_path) as place:
         lines = {name: row for name, row in compare.attacks(place).items() if name in (slow, "append to ~/.bashrc", "make a user namespace")}
         monkeypatch.setattr(compare, "attacks", lambda place: lines)
         answers = compare.column(place, lambda line: ["sh", "-c", f"{line}; sleep 60" if "bashrc" in line else "sleep 60" if "SECRET" in line
