@@ -23,10 +23,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
-from stockade.audit.events import made, now
+from stockade.audit.events import made
 from stockade.audit.log import Log
 from stockade.audit.query import Filter, events
 from stockade.audit.verify import verify
+from stockade.ids import timestamp
 
 BATCH, PROCESSES, MILLION = 100, 8, 1_000_000
 FORK = multiprocessing.get_context("fork")
@@ -35,7 +36,7 @@ FORK = multiprocessing.get_context("fork")
 def event() -> dict[str, Any]:
     """One start at strict."""
     promises = ["env.secrets", "env.injection", "fs.own_state", "fs.write_roots", "fs.home", "kernel.surface", "net.policy"]
-    return made("spawn.started", "wrapped", now(), run_id="01M8PYFJ1C606T8N6Y7Z69VT1M", plan="a" * 64, backend="namespaces",
+    return made("spawn.started", "wrapped", timestamp(), run_id="01M8PYFJ1C606T8N6Y7Z69VT1M", plan="a" * 64, backend="namespaces",
                 actor={"caller": "agent", "app": None, "session": None, "uid": 1000, "pid": 4242, "site": None},
                 request={"argv0": "/usr/bin/python3", "argv": None, "cwd": "/home/u/project", "tier": "strict"},
                 tiers={"requested_tier": "strict", "active_tier": "off", "tier_known": True, "effective_tier": "strict",

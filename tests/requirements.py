@@ -216,6 +216,7 @@ ALONE = (
 
 AUDIT = (
     _field("audit.complete", "every start, end and refusal is in the log once, in one chain", "audit log"),
+    _field("audit.refused", "a refusal that no launcher wrote says who asked for what; a question leaves no record", "audit log"),
     _field("audit.damage", "a change of the log is named by its kind and place", "audit log"),
     _field("audit.inside", "a box reads and writes nothing of the log; what it says is of the inside", "audit log"),
     _field("audit.unsigned", "a log without signed heads says so, and what others can then not check", "audit log"),
@@ -224,7 +225,7 @@ AUDIT = (
 DEFERRED = (
     _later("later.nest.foreign", "already inside another sandbox the answer is real or typed", "nested boxes"),
     _later("later.D.host_obstacles", "AppArmor's restriction and a stuck mount are told apart on hosts that have them", "host obstacles"),
-    _later("later.G.audit", "decisions that start no launcher are events of their own, policy requires them, and the log is kept for as long as policy says", "audit"),
+    _later("later.G.audit", "policy requires an event of the log; trust, policy and configuration changes are events", "audit"),
     _later("later.H.mcp", "MCP servers of every bad manner are wrapped, probed and reported truthfully", "MCP"),
     _later("later.net.lists", "a network list lets exactly the named hosts through", "network lists"),
     _later("later.gateway.delegate", "a delegated spawn matches exactly one pinned shape", "gateway"),

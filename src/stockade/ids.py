@@ -1,6 +1,6 @@
-"""Identity: run ids and content digests.
+"""Identity: run ids, content digests and times.
 
-Owns: the ULID form of a run id and the SHA-256 name of a plan. Imports nothing above.
+Owns: the ULID form of a run id, the SHA-256 name of a plan and how a time is written. Imports nothing above.
 Fails closed: random bits come from the kernel alone; there is no fallback source.
 Read next: ``stockade.plan.store``, which files plans under their digest.
 """
@@ -24,6 +24,12 @@ def ulid() -> str:
     """
     value = (time.time_ns() // 1_000_000 & (1 << 48) - 1) << 80 | int.from_bytes(os.urandom(10), "big")
     return "".join(_CROCKFORD[value >> shift & 31] for shift in range(125, -1, -5))
+
+
+def timestamp() -> str:
+    """Return the wall-clock time, RFC 3339, UTC, in nanoseconds."""
+    seconds, ns = divmod(time.time_ns(), 1_000_000_000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ns:09d}Z"
 
 
 def digest(data: bytes) -> str:

@@ -40,6 +40,7 @@ def logged(actor: Actor, state: str, *words: str) -> list[dict[str, Any]]:
     found = [json.loads(line) for line in said(actor, state, "audit", "query", "--json", *words).out.splitlines()]
     for event in found:
         CHECK.validate(event)
+        assert event["type"] not in ("audit.unknown", "audit.damaged"), event
     return found
 
 
@@ -56,6 +57,70 @@ def test_every_box_and_every_refusal_is_in_the_log_once(actor: Actor, state: str
     assert {event["run_id"] for event in started} == {event["run_id"] for event in finished}
     assert [event["outcome"] for event in logged(actor, state, "--type", "spawn.decided")] == ["refused"]
     assert len(logged(actor, state)) == verdict.json()["records"] == 6 + 6 + 1 + 1
+
+
+@requirement("audit.complete")
+@pytest.mark.parametrize(("words", "status", "outcome"), [(["true"], 0, "completed"), (["no-such-program"], 127, "refused")])
+def test_a_run_without_a_box_is_in_the_log_as_such(actor: Actor, state: str, words: list[str], status: int, outcome: str) -> None:
+    assert said(actor, state, "run", "--quiet", "--tier", "off", "--receipt", "/dev/null", *words).status == status
+    first, last = logged(actor, state)[1:]
+    assert (first["outcome"], first["backend"], first["tiers"]["effective_tier"], last["outcome"]) == ("unconfined", "none", "off", outcome)
+
+
+REFUSED = {"a path": ["--write", "/usr"], "a socket": ["--allow-socket", "docker"]}
+
+
+@requirement("audit.complete", "audit.refused")
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_policy_refuses_is_in_the_log_with_who_asked_for_what(actor: Actor, state: str, case: str) -> None:
+    policy = actor.put(f"{actor.home}/.config/stockade/policy.toml", 'deny_grants = ["docker", "/usr"]\n', 0o644)
+    try:
+        refused = said(actor, state, "run", "--quiet", "--as", "agent", *REFUSED[case], "sh", "-c", "echo ran")
+        assert (refused.status, refused.out) == (125, ""), refused
+        (event,) = logged(actor, state, "--outcome", "refused", "--since", "1h")
+    finally:
+        actor.remove(policy)
+    assert (event["type"], event["reasons"], event["run_id"], event["origin"]) == ("spawn.decided", ["policy_denied"], None, "outside"), refused
+    assert event["request"] == {"argv0": "sh", "argv": None, "cwd": actor.workspace, "tier": "auto"}
+    assert event["actor"]["caller"] == "agent" and event["detail"]["message"] in refused.err
+
+
+@requirement("audit.complete", "audit.refused")
+def test_an_invalid_policy_is_a_refusal_in_the_log(actor: Actor, state: str) -> None:
+    policy = actor.put(f"{actor.home}/.config/stockade/policy.toml", "min_tier = 7\n", 0o644)
+    try:
+        assert said(actor, state, "run", "--quiet", "true").status == 125
+    finally:
+        actor.remove(policy)
+    assert [event["reasons"] for event in logged(actor, state)] == [[], ["policy_invalid"]]
+
+
+@requirement("audit.refused")
+@pytest.mark.parametrize("words", [["explain"], ["why", "/usr", "--write"]])
+def test_a_question_leaves_no_record(actor: Actor, state: str, words: list[str]) -> None:
+    said(actor, state, *words, *(["--tier", "strict", "true"] if words == ["explain"] else []))
+    assert logged(actor, state) == []
+
+
+@requirement("audit.refused")
+def test_what_a_box_refuses_itself_is_told_to_the_one_outside(actor: Actor, state: str) -> None:
+    ask = inside(actor, "run", "--quiet", "--tier", "strict", "--on-persistence", "quarantine", "true")
+    run = said(actor, state, "run", "--quiet", "--tier", "standard", "--read", str(actor.stage.lib), *ask)
+    assert run.status == 125, run
+    told = [json.loads(event["detail"]["data"])["stockade"] for event in logged(actor, state, "--type", "inside.record")]
+    assert [(row["decision"], row["code"], row["argv0"], row["requested_tier"]) for row in told] == [("refuse", "nested_unsupported", "true", "strict")]
+
+
+@requirement("audit.refused")
+def test_a_refusal_stands_where_it_cannot_be_recorded(actor: Actor, state: str) -> None:
+    actor.make_dir(f"{state}/audit/spool.jsonl")
+    actor.host(state).chmod(0o700)
+    policy = actor.put(f"{actor.home}/.config/stockade/policy.toml", 'deny_grants = ["/usr"]\n', 0o644)
+    try:
+        refused = said(actor, state, "run", "--quiet", "--write", "/usr", "true")
+    finally:
+        actor.remove(policy)
+    assert refused.status == 125 and "was not recorded" in refused.err, refused
 
 
 @requirement("audit.complete")

@@ -9,11 +9,11 @@ Read next: ``ingest.py``, ``redact.py``.
 from __future__ import annotations
 
 import os
-import time
+import re
 
 from stockade.audit.redact import clipped, redacted
 from stockade.canonicaljson import encode
-from stockade.ids import digest, ulid
+from stockade.ids import digest, timestamp, ulid
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,13 +25,8 @@ CARRIED_OUT = {"wrap": "wrapped", "tighten": "tightened", "delegate": "delegated
                "unconfined": "unconfined", "downgrade": "downgraded"}
 _TIERS = ("requested_tier", "active_tier", "tier_known", "effective_tier", "tier_downgrade")
 _END = ("exit_code", "signal", "limit_hit", "wall_ms", "cpu_ms", "max_rss_bytes", "guard_lost", "net_denied")
+_TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z", re.ASCII)
 MAX_INSIDE = 4096
-
-
-def now() -> str:
-    """Return the wall-clock time, RFC 3339, UTC, in nanoseconds."""
-    seconds, ns = divmod(time.time_ns(), 1_000_000_000)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ns:09d}Z"
 
 
 def made(kind: str, outcome: str, ts: str, **fields: Any) -> dict[str, Any]:
@@ -43,7 +38,7 @@ def made(kind: str, outcome: str, ts: str, **fields: Any) -> dict[str, Any]:
 
 def of_record(record: dict[str, Any]) -> dict[str, Any]:
     """Return the event of a launcher's record (``schemas/receipt.v1.json``), without its place in the chain."""
-    make = {"launch": _launch, "end": _end, "refused": _refused, "inside": _inside}.get(str(record.get("record")))
+    make = _MAKERS.get(str(record.get("record")))
     if record.get("origin") == "inside":
         make = _inside
     try:
@@ -55,14 +50,15 @@ def of_record(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _launch(record: dict[str, Any]) -> dict[str, Any]:
-    promises, missing = record["promises"], record["missing"]
+    promises, missing, supervisor = record["promises"], record["missing"], record["supervisor"]
     states = {state: [row["id"] for row in promises if row["state"] == state]
               for state in ("kept", "not_kept", "waived")}
     outcome = "downgraded" if record["tier_downgrade"] else CARRIED_OUT[record["decision"] or "wrap"]
     return made(
-        "spawn.started", outcome, record["ts"], run_id=record["run_id"], plan=record["plan"], backend=record["backend"],
+        "spawn.started", outcome, _ts(record["ts"]), run_id=record["run_id"], plan=record["plan"],
+        backend=record["backend"],
         actor={"caller": record["caller"], "app": None, "session": None, "uid": os.geteuid(),
-               "pid": record["supervisor"]["pid"], "site": None},
+               "pid": supervisor and supervisor["pid"], "site": None},
         request={"argv0": _text(record["argv0"]), "argv": None, "cwd": _text(record["cwd"]),
                  "tier": record["requested_tier"]},
         tiers={**{name: record[name] for name in _TIERS},
@@ -77,7 +73,7 @@ def _end(record: dict[str, Any]) -> dict[str, Any]:
     done = record["outcome"] == "exited"
     changed = [row["path"] for row in record["persistence"]]
     return made(
-        "spawn.finished", "completed" if done else "failed", record["ts"], run_id=record["run_id"],
+        "spawn.finished", "completed" if done else "failed", _ts(record["ts"]), run_id=record["run_id"],
         reasons=[] if done else [record["outcome"]],
         detail={**{name: record.get(name) for name in _END}, "persistence": [_text(path) for path in changed],
                 "degraded": [_text(str(item)) for item in record["degraded"]]},
@@ -86,19 +82,45 @@ def _end(record: dict[str, Any]) -> dict[str, Any]:
 
 def _refused(record: dict[str, Any]) -> dict[str, Any]:
     detail = {name: record[name] for name in ("step", "errno_name", "transient")}
-    return made("spawn.decided", "refused", record["ts"], run_id=record["run_id"], reasons=[record["code"]],
+    return made("spawn.decided", "refused", _ts(record["ts"]), run_id=record["run_id"], reasons=[record["code"]],
                 detail={**detail, "object": _text(record["object"])})
 
 
+def _decided(record: dict[str, Any]) -> dict[str, Any]:
+    """A request that was refused before a launcher was asked: it has no run."""
+    tier = record["requested_tier"]
+    return made(
+        "spawn.decided", "refused", _ts(record["ts"]), reasons=[record["code"]],
+        actor={"caller": record["caller"], "app": None, "session": None, "uid": os.geteuid(), "pid": record["pid"],
+               "site": None},
+        request={"argv0": _text(record["argv0"]), "argv": None, "cwd": _text(record["cwd"]), "tier": tier},
+        tiers={**dict.fromkeys(_TIERS), "requested_tier": tier, "kept": [], "missing": record["missing"], "waived": []},
+        detail={"message": _text(record["message"]), "why": [_text(line) for line in record["reasons"]],
+                "transient": record["transient"]},
+    )  # fmt: skip
+
+
 def _inside(record: dict[str, Any]) -> dict[str, Any]:
-    return made("inside.record", "completed", record["ts"], run_id=record["run_id"], origin="inside",
+    return made("inside.record", "completed", _ts(record["ts"]), run_id=record["run_id"], origin="inside",
                 detail={"data": clipped(redacted(record["data"]), MAX_INSIDE)})
 
 
 def _unknown(record: dict[str, Any]) -> dict[str, Any]:
     text = repr(sorted(record.items(), key=lambda item: str(item[0]))).encode("utf-8", "backslashreplace")
     origin = "inside" if record.get("origin") == "inside" else "outside"
-    return made("audit.unknown", "failed", now(), origin=origin, detail={"bytes": len(text), "sha256": digest(text)})
+    detail = {"bytes": len(text), "sha256": digest(text)}
+    return made("audit.unknown", "failed", timestamp(), origin=origin, detail=detail)
+
+
+_MAKERS = {"launch": _launch, "end": _end, "refused": _refused, "decided": _decided, "inside": _inside}
+
+
+def _ts(value: str) -> str:
+    """The time of a record with nine digits behind the point. Raises: ValueError: it is none."""
+    found = _TIME.fullmatch(value)
+    if found is None:
+        raise ValueError(value)
+    return f"{found[1]}.{found[2] or '':0<9}Z"
 
 
 def _text(value: str) -> str:

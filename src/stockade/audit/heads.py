@@ -13,12 +13,11 @@ import stat
 import time
 
 from stockade.audit.chain import Link
-from stockade.audit.events import now
 from stockade.audit.segments import lines_backwards, unavailable
 from stockade.canonicaljson import encode
 from stockade.errors import Error
 from stockade.frozen import dataclass
-from stockade.ids import digest, is_digest
+from stockade.ids import digest, is_digest, timestamp
 from stockade.jsontext import loads
 
 TYPE_CHECKING = False
@@ -189,7 +188,7 @@ def note(directory: int, link: Link, by: Signer | None, *, at_once: bool) -> Non
             if last is not None and last.seq >= link.seq:
                 return
             ended = not info.st_size or os.pread(descriptor, 1, info.st_size - 1) == b"\n"
-            head = by.head(link, now()) if by else Head(seq=link.seq, hash=link.hash, ts=now())
+            head = by.head(link, timestamp()) if by else Head(seq=link.seq, hash=link.hash, ts=timestamp())
             os.write(descriptor, (b"" if ended else b"\n") + head.line())
             if at_once:
                 os.fdatasync(descriptor)

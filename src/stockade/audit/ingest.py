@@ -13,12 +13,12 @@ import os
 import re
 from pathlib import Path
 
-from stockade.audit.events import made, now, of_record
+from stockade.audit.events import made, of_record
 from stockade.audit.log import DIRECTORY, Log
 from stockade.audit.query import backwards
 from stockade.audit.segments import unavailable
 from stockade.frozen import dataclass
-from stockade.ids import digest
+from stockade.ids import digest, timestamp
 from stockade.jsontext import dumps, loads
 from stockade.paths import atomic_write
 
@@ -90,7 +90,7 @@ def _ingest(audit: str, log: Log) -> Taken:
 def _event(line: _Spooled) -> dict[str, Any]:
     if line.record is not None:
         return of_record(line.record)
-    return made("audit.damaged", "failed", now(), detail={"bytes": len(line.text), "sha256": digest(line.text)})
+    return made("audit.damaged", "failed", timestamp(), detail={"bytes": len(line.text), "sha256": digest(line.text)})
 
 
 def files(audit: str) -> list[Path]:

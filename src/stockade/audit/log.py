@@ -16,10 +16,11 @@ from hashlib import sha256
 
 from stockade.audit import heads
 from stockade.audit.chain import Link, sealed
-from stockade.audit.events import made, now
+from stockade.audit.events import made
 from stockade.audit.segments import name_of, numbers, open_segment, tail_of, unavailable
 from stockade.errors import Error
 from stockade.frozen import dataclass
+from stockade.ids import timestamp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -185,10 +186,10 @@ class Log:
         if place.torn_bytes:
             left = os.pread(place.descriptor, place.torn_bytes, place.size - place.torn_bytes)
             detail = {"segment": place.number, "bytes": len(left), "sha256": sha256(left).hexdigest()}
-            yield made("audit.torn", "failed", now(), detail=detail)
+            yield made("audit.torn", "failed", timestamp(), detail=detail)
         elif place.size == 0:
             detail = {"segment": place.number, "records_before": place.link.seq}
-            yield made("audit.segment", "completed", now(), detail=detail)
+            yield made("audit.segment", "completed", timestamp(), detail=detail)
 
     def _write(self, place: _Open, events: Sequence[dict[str, Any]], *, critical: bool) -> Link:
         link, lines = place.link, [b"\n"] if place.torn_bytes or place.unended else []

@@ -11,8 +11,9 @@ import os
 import time
 
 from stockade.audit.chain import Link
-from stockade.audit.events import made, now
+from stockade.audit.events import made
 from stockade.audit.segments import name_of, numbers, open_segment, tail_of, unavailable
+from stockade.ids import timestamp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def prune(directory: int, log: Log, older_than_s: int) -> int:
     if not old:
         return 0
     ends = [{"segment": number, "last_seq": link.seq, "last_hash": link.hash} for number, link in old]
-    log.append([made("audit.pruned", "completed", now(), detail={"ends": ends})], critical=True)
+    log.append([made("audit.pruned", "completed", timestamp(), detail={"ends": ends})], critical=True)
     for number, _ in old:
         try:
             os.unlink(name_of(number), dir_fd=directory)

@@ -24,7 +24,7 @@ from stockade.frozen import dataclass
 from stockade.light import Iterator
 from stockade.paths import atomic_write, config_home
 from stockade.plan.proposals import Apart
-from stockade.process.prepare import prepare
+from stockade.process.refusals import prepare_to_start
 from stockade.process.watched import Watched, watch
 from stockade.rules.files import Document, read_toml
 from stockade.rules.load import profile_names
@@ -52,7 +52,7 @@ def learn(parsed: Parsed) -> int:
     run.check_quoted(parsed.words)
     place = _place(parsed.text("save"))
     options = wanted.options(parsed)
-    prepared = prepare(build_request(list(parsed.words), **options))
+    prepared = prepare_to_start(build_request(list(parsed.words), **options))
     if prepared.compiled is None or prepared.decision.kind != "wrap":
         raise ConfigError("value_invalid", f"learn: got {prepared.decision.kind}, which cannot be watched, "
                           "expected standard or above outside every box",

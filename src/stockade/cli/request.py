@@ -109,7 +109,9 @@ def request(parsed: Parsed, argv: tuple[str, ...], **more: Any) -> Request:
 
 def state_home() -> StateHome:
     """Return the state home that policy and environment choose, for commands about the past."""
-    return _settings().state_home
+    from stockade.rules.settings import state_of_policy
+
+    return state_of_policy()
 
 
 def cache_limit() -> int:

@@ -3,7 +3,7 @@
 Owns: the line before the start, what is said and written after the end, and the exit status. When
 nothing has to be done after the end, this process becomes the launcher and no Python stays.
 Fails closed: a receipt that cannot be delivered is found out before the start; without a launch
-record no receipt is shown. Read next: ``stockade.process.prepare``, ``stockade.process.attend``.
+record no receipt is shown. Read next: ``stockade.process.refusals``, ``stockade.process.attend``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from stockade.cli.output import tell
 from stockade.errors import ConfigError, Error
 from stockade.light import Iterator
 from stockade.process import becoming
-from stockade.process.prepare import Prepared, prepare
+from stockade.process.prepare import Prepared
+from stockade.process.refusals import prepare_to_start
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def shell(parsed: Parsed) -> int:
 
 def _run(parsed: Parsed, argv: tuple[str, ...], *, hints: bool) -> int:
     sink = _sink(parsed.text("receipt"))
-    prepared = prepare(wanted.request(parsed, argv))
+    prepared = prepare_to_start(wanted.request(parsed, argv))
     quiet = parsed.flag("quiet")
     watched = os.isatty(2) and not quiet
     before(prepared, parsed, watched=watched)

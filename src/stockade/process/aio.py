@@ -27,8 +27,9 @@ from stockade.process.api import (
 )
 from stockade.process.capture import CHUNK
 from stockade.process.options import Args, collected
-from stockade.process.prepare import Prepared, prepare
+from stockade.process.prepare import Prepared
 from stockade.process.receipt import Receipt
+from stockade.process.refusals import prepare_to_start
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -249,10 +250,10 @@ async def _spawn(args: Args, options: Mapping[str, Any]) -> Process:
 
 
 async def _prepared(args: Args, options: Mapping[str, Any]) -> Prepared:
-    """Check and prepare beside the loop: both look at files. Raises: as ``prepare``; Refused(resource)."""
+    """Check and prepare beside the loop: both look at files. Raises: as ``prepare_to_start``; Refused(resource)."""
     check_names(options)
     try:
-        return await asyncio.to_thread(lambda: prepare(request_of(args, options)))
+        return await asyncio.to_thread(lambda: prepare_to_start(request_of(args, options)))
     except OSError as err:  # the executor's modules are loaded by the first call
         short = shortage(err, "preparation of the box")
         if short is None:

@@ -18,8 +18,9 @@ from stockade.light import Mapping
 from stockade.plan import store
 from stockade.process import _exec, capture, downgrade, reach, tmpdisk
 from stockade.process.options import Args, collected
-from stockade.process.prepare import Prepared, decide_only, guess, launch_of, prepare
+from stockade.process.prepare import Prepared, decide_only, guess, launch_of
 from stockade.process.receipt import Receipt
+from stockade.process.refusals import prepare_to_start
 from stockade.rules.request import PROCESS_OPTIONS, Request, build_request, check_options
 
 TYPE_CHECKING = False
@@ -162,7 +163,7 @@ class Popen(_exec.Box[AnyStr]):
     def _begin(self, args: Args, options: Mapping[str, Any]) -> None:
         check_process_options(options, capturing=False)
         # (7) The launcher's `started` line, spooled before exec, is the record of this decision.
-        prepared = options.get("_prepare", prepare)(request_of(args, options))
+        prepared = options.get("_prepare", prepare_to_start)(request_of(args, options))
         downgrade.tell(prepared, stacklevel=4)
         self.decision = prepared.decision
         self._tmp = tmpdisk.make(prepared)
@@ -233,7 +234,7 @@ def run_with(args: Args, options: Mapping[str, Any], *, stacklevel: int = 4) -> 
     request = request_of(args, options)
     done = _run_guessed(request, options)
     if done is None:
-        prepared = prepare(request)
+        prepared = prepare_to_start(request)
         downgrade.tell(prepared, stacklevel=stacklevel)
         done = run_prepared(prepared, capturing(options))
     if options.get("check"):
@@ -334,7 +335,7 @@ def wrap_with(args: Args, options: Mapping[str, Any], *, pin: str | None) -> Wra
     if foreign or options.get("pass_fds"):
         name = foreign[0] if foreign else "pass_fds"
         raise ConfigError("wrap_impossible", f"option {name!r}: belongs to the one who starts the line")
-    prepared = prepare(request_of(args, options), stored=True)
+    prepared = prepare_to_start(request_of(args, options), stored=True)
     compiled = prepared.compiled
     if compiled is None or compiled.tmp_points is not None:
         what = "tmp 'disk'" if compiled is not None else "tier 'off'" if prepared.decision.row == "D1" else \

@@ -15,7 +15,7 @@ import time
 from stockade.environment import EnvResult, apply, compile_env
 from stockade.errors import TOO_LONG, AuditUnavailable, LaunchFailed, Refused, shortage
 from stockade.frozen import dataclass, field
-from stockade.ids import ulid
+from stockade.ids import timestamp, ulid
 from stockade.process import _exec, record
 from stockade.process.prepare import audit_note
 from stockade.process.receipt import SCHEMA
@@ -52,9 +52,9 @@ class Journal:
         """Write that the command did not start, and return the typed error."""
         error = _not_started(argv0, err)
         self._written({
-            "schema": SCHEMA, "record": "refused", "run_id": self.launch["run_id"], "ts": _now(), "code": error.code,
-            "step": 14, "object": argv0, "errno": err.errno, "errno_name": _name(err), "message": error.message,
-            "hint": error.hint, "transient": getattr(error, "transient", False)})
+            "schema": SCHEMA, "record": "refused", "run_id": self.launch["run_id"], "ts": timestamp(),
+            "code": error.code, "step": 14, "object": argv0, "errno": err.errno, "errno_name": _name(err),
+            "message": error.message, "hint": error.hint, "transient": getattr(error, "transient", False)})
         return error
 
     def _written(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def _launch_record(prepared: Prepared, result: EnvResult, supervisor: dict[str, 
     effective = _effective(prepared, promises)
     asked = {row.id for row in required(resolved.tier)} or {row.id for row in PROMISES}
     return {
-        "schema": SCHEMA, "record": "launch", "run_id": ulid(), "ts": _now(), "plan": None, "backend": "none",
+        "schema": SCHEMA, "record": "launch", "run_id": ulid(), "ts": timestamp(), "plan": None, "backend": "none",
         "kernel": os.uname().release, "landlock_abi": 0, "caller": resolved.caller,
         "decision": decision.kind, "row": decision.row, "active_tier": decision.active_tier,
         "tier_known": decision.tier_known, "tier_downgrade": effective < resolved.tier,
@@ -232,16 +232,10 @@ def _net(prepared: Prepared) -> str:
 def _end_record(journal: Journal, status: int, *, timed_out: bool) -> dict[str, Any]:
     outcome = "timed_out" if timed_out else "exited" if status >= 0 else "signalled"
     return {
-        "schema": SCHEMA, "record": "end", "run_id": journal.launch["run_id"], "ts": _now(), "outcome": outcome,
+        "schema": SCHEMA, "record": "end", "run_id": journal.launch["run_id"], "ts": timestamp(), "outcome": outcome,
         "exit_code": status if status >= 0 else None, "signal": -status if status < 0 else None,
         "limit_hit": "wall" if timed_out else None, "wall_ms": int((time.monotonic() - journal.started) * 1000),
         "cpu_ms": None, "max_rss_bytes": None, "persistence": [], "earlier": [], "guard_lost": [], "discarded": None,
         "copyback": [],
         "net_denied": None, "inside": 0, "degraded": list(journal.degraded),
     }
-
-
-def _now() -> str:
-    from datetime import UTC, datetime
-
-    return datetime.now(UTC).isoformat().replace("+00:00", "Z")

@@ -46,15 +46,15 @@ def append(audit: str, record: Mapping[str, Any]) -> None:
 
 
 def tell_outside(record: Mapping[str, Any]) -> bool:
-    """Tell the supervisor of the box around what is about to run in it; False when nobody took it.
+    """Tell the supervisor of the box around what is about to run in it, or was refused; False when nobody took it.
 
     It writes what it is told as ``origin: inside``: evidence of what was said, never of what is true.
     """
     import socket
 
-    names = ("run_id", "decision", "row", "argv0", "requested_tier", "active_tier", "effective_tier", "tier_known",
-             "tier_downgrade", "missing")
-    data = dumps({"stockade": {name: record[name] for name in names}}, compact=True).encode("ascii")
+    names = ("run_id", "decision", "code", "row", "argv0", "requested_tier", "active_tier", "effective_tier",
+             "tier_known", "tier_downgrade", "missing")
+    data = dumps({"stockade": {name: record[name] for name in names if name in record}}, compact=True).encode("ascii")
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stream:
             stream.settimeout(TELL_S)

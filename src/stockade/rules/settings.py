@@ -139,6 +139,11 @@ def _places(request: Request, state: StateHome, looked: Looked | None = None) ->
         state_home=str(canonical(state.path)), config_home=str(canonical(config_home(os.environ))), looked=looked)
 
 
+def state_of_policy() -> StateHome:
+    """Return where records go by the policy of now; nothing is made. Raises: ConfigError."""
+    return _state_home(load_policy(str(config_home(os.environ))))
+
+
 def _state_home(policy: Policy) -> StateHome:
     if policy.state_home is None:
         return state_home(os.environ, create=False)
