@@ -42,11 +42,13 @@ pub fn check(plan: &Plan) -> Result<(), Refusal> {
         ("ids", matches!(plan.ids, Ids::Identity)),
     ];
     if let Some((field, _)) = without.iter().find(|(_, good)| !good) {
-        return Err(invalid(field, "what needs a namespace, with backend landlock"));
+        let detail = "got what needs a namespace, expected none of it with backend landlock";
+        return Err(Refusal::new("plan_invalid", *field).detail(detail));
     }
     let whole = plan.landlock.as_ref().is_some_and(|l| l.abi >= ABI && l.scope_signal && l.scope_abstract);
     if !whole {
-        return Err(invalid("landlock", "no rules with both scopes, with backend landlock"));
+        let detail = "got no rules with both scopes, expected them with backend landlock";
+        return Err(Refusal::new("plan_invalid", "landlock").detail(detail));
     }
     if plan.seccomp.filter != filter(plan.net) {
         return Err(invalid("seccomp.filter", &plan.seccomp.filter));
@@ -101,10 +103,15 @@ impl Domain {
             let parent = libc::getppid();
             (parent, parent > 1 && libc::kill(parent, 0) == 0)
         };
-        match parent {
-            0 | 1 => Err(init::gone()),
-            _ if reached => Err(Refusal::new("landlock_denied", "signals").detail("got one out of the domain")),
-            _ => Ok(Domain(())),
+        // Only what the domain refuses proves that it holds: somebody who is gone is out of reach of everybody.
+        match (parent, reached, sys::errno()) {
+            (0 | 1, ..) => Err(init::gone()),
+            (_, false, libc::EPERM) => Ok(Domain(())),
+            (_, false, _) => Err(init::gone()),
+            (_, true, _) => {
+                let detail = "got one out of the domain, expected EPERM";
+                Err(Refusal::new("landlock_denied", "signals").detail(detail))
+            }
         }
     }
 

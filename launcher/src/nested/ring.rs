@@ -282,13 +282,13 @@ fn join(base: &str, rest: &str) -> String {
 pub fn check(plan: &Plan) -> Result<(), Refusal> {
     let invalid = |field: &str, why: &str| Err(Refusal::new("plan_invalid", field).detail(why));
     if plan.backend != Backend::Namespaces {
-        return invalid("backend", "inside a box a box has namespaces of its own");
+        return invalid("backend", "got another backend, expected namespaces: inside a box a box has its own");
     }
     if !matches!(plan.ids, crate::plan::Ids::Identity) {
-        return invalid("ids", "inside a box ids are those of the box");
+        return invalid("ids", "got a map of ids, expected those of the box around");
     }
     if !plan.copyback.is_empty() || plan.persistence.iter().any(|one| one.quarantine.is_some()) {
-        return invalid("persistence", "inside a box there is no state home to move files to");
+        return invalid("persistence", "got files to move, expected none: inside a box there is no state home");
     }
     Ok(())
 }

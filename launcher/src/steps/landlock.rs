@@ -167,7 +167,9 @@ pub fn scope_signals() -> Result<(), Refusal> {
         .map_err(|e| denied(&e))?;
     match status.ruleset {
         RulesetStatus::FullyEnforced => Ok(()),
-        other => Err(Refusal::new("landlock_denied", "domain").detail(format!("got {other:?}"))),
+        other => {
+            Err(Refusal::new("landlock_denied", "domain").detail(format!("got {other:?}, expected FullyEnforced")))
+        }
     }
 }
 

@@ -98,6 +98,18 @@ class Log:
         finally:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
+    def sync(self) -> None:
+        """Bring what this process wrote to the disk, with a head where it is time for one.
+
+        Raises: Error(audit_unavailable).
+        """
+        if self._open is None:
+            return
+        try:
+            os.fdatasync(self._open.descriptor)
+        except OSError as err:
+            raise unavailable(f"segment {name_of(self._open.number)}", err) from err
+
     def close(self) -> None:
         """Close the files, with a head of what this process wrote last."""
         if self._open is not None:
