@@ -115,5 +115,7 @@ def show(parsed: Parsed) -> int:
 
     show_receipt(receipt)
     if receipt.end is None:
-        say("  it lives" if run.supervisor else "  no end record: the supervisor was killed")
+        unwatched = receipt.backend == "none"  # the command took the place of ours
+        say("  it lives" if run.supervisor else "  no end record: nobody of ours waited for a run without a box"
+            if unwatched else "  no end record: the supervisor was killed")
     return 0

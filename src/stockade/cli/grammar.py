@@ -138,20 +138,20 @@ def _option(command: Command, path: str, word: str, words: Sequence[str], index:
                           hint=f"did you mean {close!r}?" if close else f"see {path} --help")
     if not option.metavar:
         if equals:
-            raise usage(f"option {name}: got a value, expected none")
+            raise usage(f"option {name}: got a value, expected none", hint=f"see {path} --help")
         values[option.key] = True
         return index
     if not equals:
         # A missing value must not swallow the option behind it.
         if index >= len(words) or words[index].startswith("--"):
-            raise usage(f"option {name}: got no value, expected {option.metavar}")
+            raise usage(f"option {name}: got no value, expected {option.metavar}", hint=f"see {path} --help")
         value = words[index]
         index += 1
     if option.repeat:
         values.setdefault(option.key, []).append(value)
     elif option.key in values:
         # Two tiers on one line: taking either would be guessing.
-        raise usage(f"option {name}: given twice")
+        raise usage(f"option {name}: given twice", hint=f"see {path} --help")
     else:
         values[option.key] = value
     return index

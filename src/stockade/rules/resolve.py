@@ -12,7 +12,7 @@ import os
 
 from stockade.errors import Refused
 from stockade.light import Callable, Iterable, Iterator
-from stockade.paths import is_below
+from stockade.paths import git_top, is_below
 from stockade.rules.denial import denies_path, denies_word
 from stockade.rules.governance import Policy
 from stockade.rules.grants import Grant, Places, expand, named_grant, unique, without_hidden
@@ -25,7 +25,7 @@ from stockade.rules.promises import by_id
 from stockade.rules.request import Request
 from stockade.rules.resolved import CacheSpec, ConfigSpec, Resolved, StateSpec
 from stockade.rules.roots import Roots, find_roots
-from stockade.rules.settings import Settings, load_settings
+from stockade.rules.settings import PROJECT_FILE, Settings, load_settings
 from stockade.rules.tiers import TIER_NET, Caller, Tier, parse
 from stockade.rules.voiding import waived_by
 
@@ -79,6 +79,7 @@ class _Resolver:
         sockets = self._sockets(tier, hide)
         allow = self._words("allow", self.request.allow)
         self._say_where_the_record_goes()
+        self._say_which_file_is_not_read()
         passed = self._words("env", self.request.pass_env)
         literal, given, setters = self._set_env()
         simple: dict[str, Any] = self._simple(base)
@@ -105,6 +106,13 @@ class _Resolver:
         if state.ephemeral:
             self.notes.append(f"state home {state.wanted!r} cannot be written: plans and records go to "
                               f"{state.path!r}, which may not last")
+
+    def _say_which_file_is_not_read(self) -> None:
+        """A file that was meant to narrow and is not where it counts."""
+        cwd = self.request.cwd
+        path = f"{cwd.rstrip('/')}/{PROJECT_FILE}"
+        if os.path.lexists(path) and git_top(cwd) != cwd:
+            self.notes.append(f"{path!r} is not read: a project file counts at the top of a git repository")
 
     # -- layers ---------------------------------------------------------------------------------
 

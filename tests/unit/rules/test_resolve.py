@@ -200,6 +200,15 @@ def test_a_broken_trust_file_is_an_error_not_trust(world: World) -> None:
     assert caught.value.code == "config_invalid"
 
 
+def test_a_project_file_that_does_not_lie_at_the_top_is_named_as_not_read(world: World) -> None:
+    below = world.repo / "below"
+    below.mkdir()
+    (below / ".stockade.toml").write_text('tier = "strict"\n')
+    found = world.resolve(cwd=str(below))
+    assert str(found.tier) != "strict" and any("is not read" in note and str(below) in note for note in found.notes), found.notes
+    assert not any("is not read" in note for note in world.resolve(cwd=str(world.repo)).notes)
+
+
 def test_an_argument_beats_a_narrowing_project_file(world: World) -> None:
     world.project('tier = "strict"\n')
     assert world.resolve(tier="standard").tier == Tier.standard
