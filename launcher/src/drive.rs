@@ -23,7 +23,7 @@ impl Session {
     pub fn drive(&self, box_: &mut Supervisor, out: &Out, args: &Args, block: &Block) -> Result<(), Refusal> {
         order(box_, &control::Order::Build)?;
         let journals = self.journals(args)?;
-        let watched = self.prepare(box_, journals.as_ref(), out)?;
+        let watched = self.prepare(box_, journals.as_ref(), out, args)?;
         match self.supervise(box_, out, (args, block), &watched) {
             Ok(compared) => {
                 box_.terminal.take_back();
@@ -42,6 +42,7 @@ impl Session {
         box_: &mut Supervisor,
         journals: Option<&'a Journals>,
         out: &Out,
+        args: &Args,
     ) -> Result<Watched<'a>, Refusal> {
         // Before P1 guards anything, for which it waits for the covers: what a killed box left and is
         // moved now is no longer there to be guarded, and from here on no other box moves what this
@@ -50,10 +51,7 @@ impl Session {
         self.cover(box_)?;
         let watched = self.note_roots(journal)?;
         out.report.ready()?;
-        if let Some(spool) = &out.spool {
-            // Found out before the command runs, not after.
-            spool.ready().map_err(|e| Refusal::new("spool_failed", "spool").io(&e))?;
-        }
+        self.record_decision(out, args)?;
         Ok(watched)
     }
 

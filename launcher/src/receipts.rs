@@ -111,6 +111,36 @@ pub fn unrecorded(box_: &mut Supervisor, watch: Watched, refusal: Refusal) -> Re
 }
 
 impl Session {
+    /// Before the order to start: whoever is killed from here on has left a word of what was to run.
+    pub fn record_decision(&self, out: &Out, args: &Args) -> Result<(), Refusal> {
+        let plan = &self.loaded.plan;
+        let json = report::to_json(&report::Decided {
+            schema: report::SCHEMA,
+            record: "decided",
+            run_id: out.run_id.clone(),
+            ts: ulid::now(),
+            plan: self.loaded.digest.clone(),
+            backend: session::backend(plan).to_string(),
+            caller: plan.caller.clone(),
+            standing: self.standing(),
+            requested_tier: session::requested(plan)?,
+            argv0: report::show(args.argv[0].to_bytes()),
+            cwd: self.cwd.clone(),
+            pid: std::process::id() as i32,
+            origin: self.origin(),
+        })?;
+        out.tell_around(&json);
+        spooled(out, &json, "decision")
+    }
+
+    fn origin(&self) -> &'static str {
+        if self.inner.is_some() {
+            "inside"
+        } else {
+            "outside"
+        }
+    }
+
     pub fn record_launch(&self, box_: &mut Supervisor, out: &Out, args: &Args) -> Result<(), Refusal> {
         let plan = &self.loaded.plan;
         let seen = facts::Seen { snapshot: box_.snapshot, ..self.seen };
@@ -149,7 +179,7 @@ impl Session {
             cwd: self.cwd.clone(),
             supervisor: report::Supervisor { pid: std::process::id() as i32, start_ticks: start_ticks() },
             command_pid: box_.command,
-            origin: if self.inner.is_some() { "inside" } else { "outside" },
+            origin: self.origin(),
         };
         let json = report::to_json(&record)?;
         if let Some(ring) = self.around() {
@@ -158,13 +188,7 @@ impl Session {
                 box_.degraded.push("launch record lost on its way to the box around".to_string());
             }
         }
-        match out.spool.as_ref().map(|spool| spool.append(&json)) {
-            Some(Err(e)) => return Err(Refusal::new("spool_failed", "launch record").io(&e)),
-            Some(Ok(Appended::Degraded(what))) => {
-                return Err(Refusal::new("spool_failed", "launch record").detail(what))
-            }
-            _ => {}
-        }
+        spooled(out, &json, "launch record")?;
         // Last: whoever reads a launch record may rely on it.
         out.report.send_json(&json)
     }
@@ -251,6 +275,15 @@ impl Session {
             let hint = if out.spool.is_some() { "; stockade show last" } else { "" };
             report::say(&format!("{said}{hint}"));
         }
+    }
+}
+
+/// Appends a record without which nothing runs.
+fn spooled(out: &Out, json: &str, what: &str) -> Result<(), Refusal> {
+    match out.spool.as_ref().map(|spool| spool.append(json)) {
+        Some(Err(e)) => Err(Refusal::new("spool_failed", what).io(&e)),
+        Some(Ok(Appended::Degraded(lost))) => Err(Refusal::new("spool_failed", what).detail(lost)),
+        _ => Ok(()),
     }
 }
 

@@ -16,7 +16,9 @@ use serde::Serialize;
 
 use crate::errno;
 use crate::ulid;
-pub use records::{Earlier, End, Inside, Launch, LimitApplied, LimitHit, Outcome, Refused, Standing, Supervisor};
+pub use records::{
+    Decided, Earlier, End, Inside, Launch, LimitApplied, LimitHit, Outcome, Refused, Standing, Supervisor,
+};
 
 /// Version of every record of this file.
 pub const SCHEMA: &str = "stockade.receipt.v1";

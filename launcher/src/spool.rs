@@ -54,18 +54,6 @@ impl Spool {
         self.dir.as_raw_fd()
     }
 
-    /// Makes sure that the file takes a write (of an empty line), so that a record
-    /// is not refused only after the command has run.
-    pub fn ready(&self) -> io::Result<()> {
-        let file = self.open_current()?;
-        let _held = HeldSignal::hold(libc::SIGXFSZ);
-        match write_once(file.as_raw_fd(), b"\n") {
-            Ok(1) => Ok(()),
-            Ok(_) => Err(io::ErrorKind::WriteZero.into()),
-            Err(error) => Err(error),
-        }
-    }
-
     /// Appends one JSON object (`{…}` on one line, without `len`).
     pub fn append(&self, json: &str) -> io::Result<Appended> {
         let record = frame(json)?;

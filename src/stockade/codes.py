@@ -90,7 +90,8 @@ CODES: dict[str, Code] = {
                           "give text, whole numbers, lists and tables; 1 MiB at most"),
     "audit_key_invalid": Code("the signing key of the log cannot be used",
                               "restore it, or move it away and anchor a head of the new one"),
-    "audit_unsigned": Code("a signature needs the package cryptography", "install it where Stockade is, or install Stockade with the extra audit"),
+    "audit_unsigned": Code("a signature needs the package cryptography",
+                           "install it where Stockade is, or install Stockade with the extra audit"),
     "identity_invalid": Code("the caller's user or home cannot be found", "set HOME to an absolute path"),
     # the launch
     "launcher_missing": Code("the launcher is not installed beside the package",

@@ -55,8 +55,10 @@ def test_every_box_and_every_refusal_is_in_the_log_once(actor: Actor, state: str
     assert [event["tiers"]["effective_tier"] for event in started] == ["standard", "strict"] * 3
     assert [event["detail"]["exit_code"] for event in finished] == list(range(6))
     assert {event["run_id"] for event in started} == {event["run_id"] for event in finished}
-    assert [event["outcome"] for event in logged(actor, state, "--type", "spawn.decided")] == ["refused"]
-    assert len(logged(actor, state)) == verdict.json()["records"] == 6 + 6 + 1 + 1
+    decided = logged(actor, state, "--type", "spawn.decided")
+    assert [(event["outcome"], event["run_id"]) for event in decided] == [("wrapped", event["run_id"]) for event in started] + \
+        [("wrapped", decided[-1]["run_id"]), ("refused", decided[-1]["run_id"])]
+    assert len(logged(actor, state)) == verdict.json()["records"] == 1 + 3 * 6 + 2
 
 
 @requirement("audit.complete")
@@ -124,6 +126,24 @@ def test_a_refusal_stands_where_it_cannot_be_recorded(actor: Actor, state: str) 
 
 
 @requirement("audit.complete")
+def test_no_command_runs_of_which_nothing_is_on_record(actor: Actor, state: str) -> None:
+    """Whoever is killed as soon as the command does something has said before what was about to run."""
+    ran = 0
+    for number in range(12):
+        mark = actor.host(f"{actor.workspace}/ran-{number}")
+        child = actor.spawn(line("run", "--quiet", "--tier", "standard", "/bin/mkdir", mark.name), env=environment(actor, STOCKADE_HOME=state))
+        while child.poll() is None and not mark.exists():
+            pass
+        child.kill()
+        child.wait(20)
+        ran += mark.exists()
+        actor.remove(f"{actor.workspace}/ran-{number}")
+    decided = [event for event in logged(actor, state, "--type", "spawn.decided") if event["request"]["argv0"] == "/bin/mkdir"]
+    assert ran == 12 == len(decided) and {event["outcome"] for event in decided} == {"wrapped"}
+    assert all(event["plan"] and event["tiers"]["requested_tier"] == "standard" and event["run_id"] for event in decided)
+
+
+@requirement("audit.complete")
 def test_a_box_that_was_killed_has_its_start_and_an_end(actor: Actor, state: str) -> None:
     child = actor.spawn(line("run", "--quiet", "sleep", "60"), env=environment(actor, STOCKADE_HOME=state))
     wait_until(lambda: bool(logged(actor, state, "--type", "spawn.started")), "the box lives")
@@ -138,14 +158,14 @@ def test_a_box_that_was_killed_has_its_start_and_an_end(actor: Actor, state: str
 def test_one_flipped_bit_is_an_error_with_its_number(actor: Actor, state: str) -> None:
     for _ in range(3):
         said(actor, state, "run", "--quiet", "true")
-    assert said(actor, state, "audit", "verify").out.startswith("whole: 7 records")
+    assert said(actor, state, "audit", "verify").out.startswith("whole: 10 records")
     path = actor.host(f"{state}/audit/log/00000001.jsonl")
     lines = path.read_bytes().splitlines(keepends=True)
-    lines[3] = lines[3].replace(b'"effective_tier":"guarded"', b'"effective_tier":"stricts"')
+    lines[5] = lines[5].replace(b'"effective_tier":"guarded"', b'"effective_tier":"stricts"')
     path.write_bytes(b"".join(lines))
     found = said(actor, state, "audit", "verify")
     assert (found.status, found.out.splitlines()[0]) == \
-        (1, "damaged: edited at record 4, segment 1, line 4; 3 records before it are whole"), found
+        (1, "damaged: edited at record 6, segment 1, line 6; 5 records before it are whole"), found
 
 
 @requirement("audit.damage")
@@ -170,7 +190,7 @@ def test_the_last_events_are_printed_in_their_order(actor: Actor, state: str) ->
     for number in range(3):
         said(actor, state, "run", "--quiet", "sh", "-c", f"exit {number}")
     lines = [json.loads(text) for text in said(actor, state, "audit", "tail", "-n", "4", "--json").out.splitlines()]
-    assert [event["seq"] for event in lines] == [4, 5, 6, 7]
+    assert [event["seq"] for event in lines] == [7, 8, 9, 10]
     assert said(actor, state, "audit", "tail", "-n", "x").status == 2
 
 
@@ -184,7 +204,7 @@ def test_without_the_package_heads_are_unsigned_and_verify_says_so(actor: Actor,
 
     assert bare("run", "--quiet", "true").status == 0
     found = bare("audit", "verify")
-    assert found == Said(0, "whole: 3 records\n  no head is signed by a key that is known here: nobody else can check this log\n", ""), found
+    assert found == Said(0, "whole: 4 records\n  no head is signed by a key that is known here: nobody else can check this log\n", ""), found
     heads = bare("audit", "verify", "--json").json()["heads"]
     assert heads["signed"] == 0 and heads["others"] >= 1, heads
     assert json.loads(bare("audit", "anchor").out)["sig"] is None

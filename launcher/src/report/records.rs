@@ -11,6 +11,26 @@ use crate::persist::Change;
 use crate::promises::{Evaluation, PromiseState, Tier};
 use crate::ulid;
 
+/// What is about to be started, and by which plan. Says nothing of what the box will keep.
+#[derive(Debug, Clone, Serialize)]
+pub struct Decided {
+    pub schema: &'static str,
+    pub record: &'static str,
+    pub run_id: String,
+    pub ts: String,
+    pub plan: String,
+    pub backend: String,
+    pub caller: String,
+    #[serde(flatten)]
+    pub standing: Standing,
+    pub requested_tier: Tier,
+    pub argv0: String,
+    pub cwd: String,
+    /// Of the supervisor.
+    pub pid: i32,
+    pub origin: &'static str,
+}
+
 /// What was proved before exec. Written only after exec has succeeded.
 #[derive(Debug, Clone, Serialize)]
 pub struct Launch {
@@ -252,6 +272,25 @@ mod tests {
         }
     }
 
+    fn decided() -> Decided {
+        let text = String::new;
+        Decided {
+            schema: SCHEMA,
+            record: "decided",
+            run_id: text(),
+            ts: ulid::now(),
+            plan: text(),
+            backend: text(),
+            caller: text(),
+            standing: Standing::default(),
+            requested_tier: Tier::Strict,
+            argv0: text(),
+            cwd: text(),
+            pid: 1,
+            origin: "outside",
+        }
+    }
+
     fn end() -> End {
         End {
             schema: SCHEMA,
@@ -286,6 +325,7 @@ mod tests {
         let schema = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../schemas/receipt.v1.json"));
         let schema: Value = serde_json::from_str(schema).unwrap();
         let records = [
+            serde_json::to_value(decided()).unwrap(),
             serde_json::to_value(launch()).unwrap(),
             serde_json::to_value(end()).unwrap(),
             serde_json::to_value(crate::report::Refusal::new("usage", "x").record("R")).unwrap(),

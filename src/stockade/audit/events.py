@@ -56,13 +56,8 @@ def _launch(record: dict[str, Any]) -> dict[str, Any]:
     outcome = "downgraded" if record["tier_downgrade"] else CARRIED_OUT[record["decision"] or "wrap"]
     return made(
         "spawn.started", outcome, _ts(record["ts"]), run_id=record["run_id"], plan=record["plan"],
-        backend=record["backend"],
-        actor={"caller": record["caller"], "app": None, "session": None, "uid": os.geteuid(),
-               "pid": supervisor and supervisor["pid"], "site": None},
-        request={"argv0": _text(record["argv0"]), "argv": None, "cwd": _text(record["cwd"]),
-                 "tier": record["requested_tier"]},
-        tiers={**{name: record[name] for name in _TIERS},
-               "kept": states["kept"], "missing": states["not_kept"], "waived": states["waived"]},
+        backend=record["backend"], actor=_actor(record, supervisor and supervisor["pid"]), request=_request(record),
+        tiers=_tiers(record, kept=states["kept"], missing=states["not_kept"], waived=states["waived"]),
         reasons=sorted({row["reason"] for row in promises
                         if row["reason"] and row["state"] != "kept" and row["id"] in missing}),
         detail={"profiles": record["profiles"], "net": record["net"], "kernel": record["kernel"], "row": record["row"]},
@@ -87,14 +82,31 @@ def _refused(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _decided(record: dict[str, Any]) -> dict[str, Any]:
-    """A request that was refused before a launcher was asked: it has no run."""
-    tier = record["requested_tier"]
+    """What a launcher is about to start: of what the box will keep nothing is said yet."""
     return made(
-        "spawn.decided", "refused", _ts(record["ts"]), reasons=[record["code"]],
-        actor={"caller": record["caller"], "app": None, "session": None, "uid": os.geteuid(), "pid": record["pid"],
-               "site": None},
-        request={"argv0": _text(record["argv0"]), "argv": None, "cwd": _text(record["cwd"]), "tier": tier},
-        tiers={**dict.fromkeys(_TIERS), "requested_tier": tier, "kept": [], "missing": record["missing"], "waived": []},
+        "spawn.decided", CARRIED_OUT[record["decision"] or "wrap"], _ts(record["ts"]), run_id=record["run_id"],
+        plan=record["plan"], backend=record["backend"], actor=_actor(record, record["pid"]),
+        request=_request(record), tiers=_tiers(record), detail={"row": record["row"]})
+
+
+def _actor(record: dict[str, Any], pid: int | None) -> dict[str, Any]:
+    return {"caller": record["caller"], "app": None, "session": None, "uid": os.geteuid(), "pid": pid, "site": None}
+
+
+def _request(record: dict[str, Any]) -> dict[str, Any]:
+    return {"argv0": _text(record["argv0"]), "argv": None, "cwd": _text(record["cwd"]),
+            "tier": record["requested_tier"]}
+
+
+def _tiers(record: dict[str, Any], **lists: list[str]) -> dict[str, Any]:
+    return {**{name: record.get(name) for name in _TIERS}, "kept": [], "missing": [], "waived": [], **lists}
+
+
+def _declined(record: dict[str, Any]) -> dict[str, Any]:
+    """A request that was refused before a launcher was asked: it has no run."""
+    return made(
+        "spawn.decided", "refused", _ts(record["ts"]), reasons=[record["code"]], actor=_actor(record, record["pid"]),
+        request=_request(record), tiers=_tiers(record, missing=record["missing"]),
         detail={"message": _text(record["message"]), "why": [_text(line) for line in record["reasons"]],
                 "transient": record["transient"]},
     )  # fmt: skip
@@ -112,7 +124,8 @@ def _unknown(record: dict[str, Any]) -> dict[str, Any]:
     return made("audit.unknown", "failed", timestamp(), origin=origin, detail=detail)
 
 
-_MAKERS = {"launch": _launch, "end": _end, "refused": _refused, "decided": _decided, "inside": _inside}
+_MAKERS = {"decided": _decided, "declined": _declined, "launch": _launch, "end": _end, "refused": _refused,
+           "inside": _inside}
 
 
 def _ts(value: str) -> str:

@@ -104,7 +104,12 @@ def show(parsed: Parsed) -> int:
     receipt = run.receipt()
     if parsed.flag("json"):
         emit("stockade.receipt.v1", {
-            "launch": run.launch, "end": run.end, "refused": run.refused, "alive": run.supervisor is not None})
+            "decided": run.decided, "launch": run.launch, "end": run.end, "refused": run.refused,
+            "alive": run.supervisor is not None})
+        return 0
+    if receipt is None and run.refused is None:
+        say(f"{paint('unknown', 'yellow')}: it was about to start, and nobody of ours lived to see whether it did · "
+            f"run {clean(run.run_id)}")
         return 0
     if receipt is None:
         refused = run.refused or {}

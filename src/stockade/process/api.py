@@ -162,7 +162,7 @@ class Popen(_exec.Box[AnyStr]):
 
     def _begin(self, args: Args, options: Mapping[str, Any]) -> None:
         check_process_options(options, capturing=False)
-        # (7) The launcher's `started` line, spooled before exec, is the record of this decision.
+        # (7) The launcher's `decided` record, spooled before the command runs, is that of this decision.
         prepared = options.get("_prepare", prepare_to_start)(request_of(args, options))
         downgrade.tell(prepared, stacklevel=4)
         self.decision = prepared.decision

@@ -1,6 +1,6 @@
 """Requests that were refused before any launcher was asked: the record of it.
 
-Owns: the ``decided`` record (``schemas/receipt.v1.json``), in the spool or, in a box, told to its supervisor. Fails
+Owns: the ``declined`` record (``schemas/receipt.v1.json``), in the spool or, in a box, told to its supervisor. Fails
 closed: a refusal stands whether or not it could be recorded, and what could not be is logged. What asks and starts
 nothing (``explain``, ``why``, ``decide``) makes no record. Read next: ``prepare.py``, ``record.py``.
 """
@@ -75,7 +75,7 @@ def _row(request: Request, error: Refused | ConfigError) -> dict[str, Any]:
     from stockade.process.receipt import SCHEMA
 
     return {
-        "schema": SCHEMA, "record": "decided", "ts": timestamp(), "decision": "refuse",
+        "schema": SCHEMA, "record": "declined", "ts": timestamp(), "decision": "refuse",
         "code": error.code, "message": error.message, "hint": error.hint,
         "reasons": list(getattr(error, "reasons", ())), "missing": list(getattr(error, "missing", ())),
         "transient": bool(getattr(error, "transient", False)), "caller": request.caller,

@@ -24,7 +24,7 @@ from stockade.process.receipt import SCHEMA, Receipt
 
 FILE = "spool.jsonl"
 _FRAME = re.compile(rb'\{"len":(\d+),')
-_KINDS = frozenset({"launch", "end", "refused"})
+_KINDS = frozenset({"decided", "launch", "end", "refused"})
 
 Record = Mapping[str, Any]
 
@@ -34,6 +34,7 @@ class Run:
     """One run id with its records."""
 
     run_id: str
+    decided: Record | None = None
     launch: Record | None = None
     end: Record | None = None
     refused: Record | None = None
