@@ -218,7 +218,15 @@ impl Supervisor {
             Some(Outcome::TimedOut) => "start_timed_out",
             _ => "fork_failed",
         };
-        Refusal::new(code, "box").detail("the box ended before its command started")
+        let refusal = Refusal::new(code, "box").detail("the box ended before its command started");
+        // Somebody killed it, or the kernel for want of memory: no answer of the host's.
+        let killed =
+            matches!(self.ended, None | Some(Outcome::Killed)) && sys::death_of(self.init).ok() == Some(libc::SIGKILL);
+        if killed {
+            refusal.transient(true)
+        } else {
+            refusal
+        }
     }
 
     /// One event of P1; false when there is none.

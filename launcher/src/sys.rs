@@ -340,12 +340,18 @@ pub fn unlink(dir: RawFd, name: &CStr) -> io::Result<()> {
 
 /// waitid(2): until a child is dead. It stays to be reaped, so its number is not given out again.
 pub fn await_death(child: libc::pid_t) -> io::Result<()> {
-    // SAFETY: siginfo is plain data that lives through the call.
+    death_of(child).map(drop)
+}
+
+/// The same; returns the signal that ended it, or 0.
+pub fn death_of(child: libc::pid_t) -> io::Result<i32> {
+    // SAFETY: siginfo is plain data that lives through the call, and of a child in the end.
     unsafe {
         let mut info: libc::siginfo_t = std::mem::zeroed();
-        let (info, no_usage) = (std::ptr::addr_of_mut!(info), std::ptr::null::<libc::rusage>());
+        let (place, no_usage) = (std::ptr::addr_of_mut!(info), std::ptr::null::<libc::rusage>());
         let flags = libc::WEXITED | libc::WNOWAIT;
-        check(libc::syscall(libc::SYS_waitid, libc::P_PID, child, info, flags, no_usage)).map(drop)
+        check(libc::syscall(libc::SYS_waitid, libc::P_PID, child, place, flags, no_usage))?;
+        Ok(if info.si_code == libc::CLD_EXITED { 0 } else { info.si_status() })
     }
 }
 

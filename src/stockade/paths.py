@@ -1,13 +1,14 @@
 """Where things are: home, state home, configuration home, git top level.
 
 Owns: the search order of the state home, path relations, atomic file replacement.
-Fails closed: a state home that another user owns or can write is refused, never used; a
+Fails closed: a state home that another user owns is refused, one that others may enter is closed before it is used; a
 ``.git`` that a stranger could have planted never widens a write root.
 Read next: ``stockade.rules.settings`` (who uses these), ``stockade.plan.store``.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -194,13 +195,22 @@ def _usable(path: str, *, create: bool) -> bool:
     _check_owner(path)
     if not create:
         existing = _nearest_existing(path)
-        return existing is not None and os.access(existing, os.W_OK | os.X_OK)
+        return existing is not None and os.access(existing, os.W_OK | os.X_OK) and _opens(existing)
     try:
         for directory in (path, *(f"{path}/{name}" for name in ("plans", "audit", "run", "keys", "caches", "apps"))):
             _make_private(directory)
     except OSError:
         return False
     return os.access(path, os.W_OK | os.X_OK)
+
+
+def _opens(directory: str) -> bool:
+    """Tell whether it is not closed by what access(2) does not know of: Landlock."""
+    try:
+        os.close(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+    except OSError as err:
+        return err.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # a shortage, and of that others speak
+    return True
 
 
 def _make_private(directory: str) -> None:
@@ -231,8 +241,8 @@ def _check_owner(path: str) -> None:
 
 
 def _refuse_state(path: str, info: os.stat_result) -> None:
-    raise ConfigError("state_home_invalid", f"state home {str(path)!r}: got owner {info.st_uid} and type "
-                      f"{stat.filemode(info.st_mode)[0]!r}, expected a directory of uid {os.geteuid()}")
+    raise ConfigError("state_home_invalid", f"state home {str(path)!r}: got owner {info.st_uid} and mode "
+                      f"{stat.filemode(info.st_mode)!r}, expected a directory of uid {os.geteuid()}")
 
 
 def _nearest_existing(path: str) -> str | None:

@@ -15,7 +15,7 @@ from requirements import requirement
 from support.actors import Actor
 from support.alone import HOSTS, filtered
 from support.boxes import BoxRun, Op, failed_with, op, worked
-from support.cli import stockade
+from support.cli import inside, stockade
 from support.live import LiveBox
 
 TIERS = ("standard", "guarded", "strict")
@@ -292,3 +292,12 @@ def test_a_hidden_path_stays_out_of_a_read_grant(user: Actor, place: str) -> Non
     run = alone(user, [op("read", path=hidden), op("read", "twin", path=shown)], place, tier="strict", read=[user.elsewhere], hide=[hidden])
     failed_with(run.answers, DENIED, but={"twin"})
     assert run.value("twin") == "shown"
+
+
+@requirement("alone.kept")
+@pytest.mark.parametrize("words", [["run", "true"], ["ps"], ["show", "last"], ["explain", "true"], ["plan", "list"], ["audit", "verify"]], ids=" ".join)
+def test_a_command_of_ours_in_such_a_box_says_that_it_has_no_state_home(user: Actor, place: str, words: list[str]) -> None:
+    """access(2) knows of no Landlock: the directory looked usable, and each command ended with an error of its own."""
+    user.answer({"mode": "plan", "argv": ["true"], "kwargs": {"tier": "standard", "cwd": place}}, cwd=place)  # makes the state home
+    run = user.run(inside(user, *words), tier="standard", cwd=place, read=[str(user.stage.lib)], before=filtered(user))
+    assert run.returncode in (2, 125) and run.raw["stderr"].startswith("stockade: state_home_invalid: "), run.raw

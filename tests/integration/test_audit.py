@@ -243,6 +243,15 @@ def test_a_box_neither_reads_nor_writes_the_log(actor: Actor, state: str, tier: 
     assert found.json()["whole"] and "forged" not in actor.host(log).read_text(), found
 
 
+@requirement("audit.inside")
+def test_a_state_home_that_others_may_enter_is_closed_by_the_next_start(actor: Actor, state: str) -> None:
+    said(actor, state, "run", "--quiet", "true")
+    for path in (state, f"{state}/audit", f"{state}/keys"):
+        actor.host(path).chmod(0o777)
+    assert said(actor, state, "run", "--quiet", "--tier", "strict", "true").status == 0
+    assert {actor.host(path).stat().st_mode & 0o7777 for path in (state, f"{state}/audit", f"{state}/keys")} == {0o700}
+
+
 def test_no_secret_of_a_command_line_or_path_is_in_the_log(actor: Actor, state: str) -> None:
     token = "ghp_" + "a1B2c3D4e5" * 4
     said(actor, state, "run", "--quiet", "--net", "none", f"{actor.home}/{token}/tool", "--token", token)

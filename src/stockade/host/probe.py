@@ -9,6 +9,7 @@ Read next: ``answers.py``, ``facts.py``, ``stockade.process._exec``.
 from __future__ import annotations
 
 import os
+from _signal import SIGSYS  # type: ignore[import-not-found]  # ``signal`` without its enumerations
 from _thread import allocate_lock  # threading.Lock, without the rest of that module
 from time import time
 
@@ -255,10 +256,11 @@ def _from_refusal(err: Error, host: HostFacts, backend: str) -> BackendVerdict:
         code=str(said.get("code") or err.code), step=said.get("step"), object=str(said.get("object") or ""),
         errno=str(said.get("errno") or ""), message=err.message, hint=err.hint)
     obstacle = obstacles.explain(cause, host, _exec.launcher_path())
-    # A limit that is reached passes; one that a sandbox around us has set does not.
-    if isinstance(err, Refused) and err.transient and obstacle.name == "unexplained":
+    # A limit that is reached passes; one that a sandbox around us has set does not. A launcher that ended without a
+    # word (killed for want of memory, say) is no word of the host's that it has no backend, but where a filter did it.
+    killed = isinstance(err, LaunchFailed) and err.returncode != -SIGSYS
+    if killed or (isinstance(err, Refused) and err.transient and obstacle.name == "unexplained"):
         return BackendVerdict(name=backend, namespaces=backend == NAMESPACES, code="transient", reason=err.message,
                               remedy=err.hint or "try again", transient=True, step=cause.step, object=cause.object,
                               errno=cause.errno)
-    # A launcher that somebody killed has said nothing: no word of the host's that it has no backend.
     return replace(_broken(cause, obstacle, backend), settled=not isinstance(err, LaunchFailed))

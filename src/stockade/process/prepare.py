@@ -224,9 +224,10 @@ def _look_is_due(path: str) -> bool:
 
 
 def make_state_home(resolved: Resolved) -> None:
-    """Make the directories of the state home, mode 0700; resolving only looked for its place."""
+    """Make the directories of the state home, and close them for others; resolving only looked for its place."""
     path = resolved.state_home.path
-    if not os.path.isdir(resolved.state_home.audit) or not os.path.isdir(resolved.state_home.plans):
+    if not os.path.isdir(resolved.state_home.audit) or not os.path.isdir(resolved.state_home.plans) \
+            or os.stat(path).st_mode & 0o077:
         from stockade.paths import state_home
 
         state_home({**os.environ, "STOCKADE_HOME": path}, create=True)

@@ -33,6 +33,8 @@ def prepare_to_start(request: Request, *, stored: bool = False) -> Prepared:
 
 def note(request: Request, error: Refused | ConfigError) -> None:
     """Record the refusal; where that cannot be done, say so in the log of this process."""
+    if error.code == "state_home_invalid":
+        return  # it says itself that there is no place for a record
     try:
         done = _noted(_row(request, error))
     except (OSError, Error) as err:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -144,3 +145,41 @@ def test_what_its_owner_wants_does_not_change_what_the_host_can_keep(
     (tmp_path / "config/stockade/profiles/stockade-launch.toml").write_text("not valid")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     assert probe.host_facts(state, fresh=True).backends == plain
+
+
+KILLER = """
+import os, signal, sys, time
+parent, mine = int(sys.argv[1]), str(os.getpid())
+print("ready", flush=True)
+until = time.monotonic() + 10
+while time.monotonic() < until:
+    try:
+        children = open(f"/proc/{parent}/task/{parent}/children").read().split()
+        below = [child for pid in children for child in open(f"/proc/{pid}/task/{pid}/children").read().split()]
+    except OSError:
+        continue
+    for pid in (children if sys.argv[2] == "supervisor" else below):
+        try:
+            if pid != mine and b"--plan-fd" in open(f"/proc/{pid}/cmdline", "rb").read():
+                os.kill(int(pid), signal.SIGKILL)
+                raise SystemExit
+        except OSError:
+            continue
+"""
+
+
+@pytest.mark.parametrize("who", ["supervisor", "first process"])
+def test_a_launcher_that_is_killed_while_the_host_is_asked_is_no_reason_for_a_weaker_backend(state: paths.StateHome, who: str) -> None:
+    for _ in range(12):
+        with subprocess.Popen([sys.executable, "-c", KILLER, str(os.getpid()), who], stdout=subprocess.PIPE) as killer:
+            assert killer.stdout is not None and killer.stdout.readline() == b"ready\n"
+            found = probe.host_facts(state, fresh=True)
+            killer.kill()
+        first = found.backends[0]
+        assert not first.code or (first.transient and len(found.backends) == 1), found
+        if first.code:
+            break
+    else:
+        pytest.fail("nothing was hit in twelve tries")
+    # And the next answer is the host's.
+    assert probe.host_facts(state).backends[0].code == ""
