@@ -356,11 +356,11 @@ def test_many_threads_start_boxes_at_once(work: Path) -> None:
     assert sorted(results) == list(range(24))
 
 
-def test_the_spool_has_a_launch_and_an_end_for_each_run(work: Path, own_state: Path) -> None:
+def test_the_spool_has_a_decision_a_launch_and_an_end_for_each_run(work: Path, own_state: Path) -> None:
     done = box(work).run(["true"])
     records = [json.loads(line) for line in (own_state / "audit" / "spool.jsonl").read_text().splitlines() if line]
     mine = [record["record"] for record in records if record.get("run_id") == done.receipt.run_id]
-    assert mine == ["launch", "end"]
+    assert mine == ["decided", "launch", "end"]
 
 
 def test_no_descriptor_of_the_caller_is_lost(work: Path) -> None:

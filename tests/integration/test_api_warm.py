@@ -66,7 +66,7 @@ def test_what_changed_is_compiled_again_and_the_command_runs_once(box: stockade.
     before = len(records(own_state))
     assert appended(box).stdout == "", "a hook was written: the plan of before was used"
     assert (work / "ran").read_text() == "x\nx\n"
-    assert records(own_state)[before:] == ["launch", "end"]
+    assert records(own_state)[before:] == ["decided", "launch", "end"]
     assert not processes_with(str(work))
 
 
@@ -126,7 +126,7 @@ def test_a_caller_that_dies_during_the_look_leaves_nothing_running(own_state: Pa
     assert died.returncode == -signal.SIGKILL
     wait_until(lambda: not processes_with(f"ws={work}"), "the launcher is gone")
     assert not (work / "ran").exists()
-    assert records(own_state)[:2] == ["launch", "end"] and set(records(own_state)[2:]) <= {"refused"}
+    assert records(own_state)[:3] == ["decided", "launch", "end"] and set(records(own_state)[3:]) <= {"refused"}
 
 
 def test_a_fork_during_the_look_holds_up_neither_start_nor_end(box: stockade.Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:

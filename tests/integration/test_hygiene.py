@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from support.trees import Snapshot, changes, snapshot
 SPAWNS = int(os.environ.get("STOCKADE_HYGIENE_SPAWNS", "150"))
 KILL_EVERY = int(os.environ.get("STOCKADE_HYGIENE_KILL_EVERY", "3"))
 STORM_WAIT_S = 280 + SPAWNS // 10
+SOCKETS_WAIT_S = 60
 # The log, and the one cache that a probe of the host leaves on purpose.
 LOG = (".local/state/stockade/audit", ".local/state/stockade/host-probe")
 
@@ -49,8 +51,16 @@ class World:
         now = World(self.actor)
         found: dict[str, Any] = {place: changes(tree, now.trees[place]) for place, tree in self.trees.items()}
         found["mounts"] = sorted(set(now.mounts) - set(self.mounts))
-        found["sockets"] = sorted(set(now.sockets) - set(self.sockets))
+        found["sockets"] = self._sockets_that_stay(set(now.sockets) - set(self.sockets))
         return {place: new for place, new in found.items() if new}
+
+    def _sockets_that_stay(self, left: set[str]) -> list[str]:
+        """The list is the machine's: those of tests that run beside this one go with them."""
+        until = time.monotonic() + SOCKETS_WAIT_S
+        while left and time.monotonic() < until:
+            time.sleep(0.1)
+            left &= set(self._sockets())
+        return sorted(left)
 
 
 def _storm(actor: Actor, **job: Any) -> tuple[dict[str, Any], str]:

@@ -44,7 +44,7 @@ def test_many_writers_lose_nothing_while_the_file_rotates(tmp_path: Path, monkey
     for thread in threads:
         thread.join(60)
     assert len(spool.runs(tmp_path)) == 400
-    assert len(spool.files(tmp_path)) > 5
+    assert len(spool.files(tmp_path)) > 2
 
 
 @pytest.mark.parametrize("planted", ["link", "fifo", "directory", "nothing"])
