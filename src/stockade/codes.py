@@ -86,6 +86,8 @@ CODES: dict[str, Code] = {
     "state_home_invalid": Code("the state home cannot be used safely", "set STOCKADE_HOME to a directory of yours"),
     "audit_unavailable": Code("policy requires a record and it cannot be written",
                               "make the state home writable"),
+    "audit_damaged": Code("the audit log was changed where it would go on",
+                          "stockade audit verify says where; move the log away as it is, a new one begins"),
     "audit_invalid": Code("an audit event has a value that no record can hold",
                           "give text, whole numbers, lists and tables; 1 MiB at most"),
     "audit_key_invalid": Code("the signing key of the log cannot be used",

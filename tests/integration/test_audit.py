@@ -169,6 +169,23 @@ def test_one_flipped_bit_is_an_error_with_its_number(actor: Actor, state: str) -
 
 
 @requirement("audit.damage")
+def test_a_changed_end_stays_damage_whatever_runs_after_it(actor: Actor, state: str) -> None:
+    for _ in range(2):
+        said(actor, state, "run", "--quiet", "true")
+    assert said(actor, state, "audit", "verify").status == 0
+    log = actor.host(f"{state}/audit/log")
+    path = log / "00000001.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"exit_code":0', b'"exit_code":1'))
+    (log / "heads.jsonl").unlink()
+    said(actor, state, "run", "--quiet", "true")
+    found = said(actor, state, "audit", "verify")
+    assert (found.status, found.out.partition(" at ")[0]) == (1, "damaged: edited"), found
+    assert found.err.startswith("stockade: audit_damaged: segment 00000001.jsonl: "), found
+    shown = said(actor, state, "audit", "query", "--json")
+    assert shown.status == 0 and len(shown.out.splitlines()) == 5 and "audit_damaged" in shown.err, shown
+
+
+@requirement("audit.damage")
 @pytest.mark.known_gap("no_cryptography_for_accounts")
 def test_a_copy_is_whole_by_its_key_and_cannot_be_told_without_its_heads(actor: Actor, state: str) -> None:
     said(actor, state, "run", "--quiet", "true")

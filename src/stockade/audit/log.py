@@ -3,7 +3,8 @@
 Owns: the lock under which a record gets its number, and the repair of what a killed writer left. A batch is one
 write(2) below the lock, so that no line of one writer stands inside another's; it is in the kernel when
 ``append`` returns, and on the disk when it was ``critical``. Fails closed: a batch that could not be written
-whole is an error (``audit_unavailable``) for all of it, and the next writer says what was left of it.
+whole is an error (``audit_unavailable``) for all of it, and the next writer says what was left of it. Behind a record
+that was changed nothing is written (``audit_damaged``): a chain that goes on from the one before would hide it.
 Read next: ``chain.py``, ``verify.py``.
 """
 
@@ -17,7 +18,7 @@ from hashlib import sha256
 from stockade.audit import heads
 from stockade.audit.chain import Link, sealed
 from stockade.audit.events import made
-from stockade.audit.segments import name_of, numbers, open_segment, tail_of, unavailable
+from stockade.audit.segments import TORN, name_of, numbers, open_segment, tail_of, unavailable
 from stockade.errors import Error
 from stockade.frozen import dataclass
 from stockade.ids import timestamp
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from stockade.audit.heads import Signer
+    from stockade.audit.segments import Tail
     from stockade.light import Iterator, Sequence
 
 DIRECTORY, LOCK = "log", "lock"
@@ -86,7 +88,7 @@ class Log:
         """Write events in order; return the link of the last one.
 
         Raises: Error(audit_unavailable): nobody got the lock in time, or the host did not take the bytes;
-        Error(audit_invalid): an event has no canonical spelling. Nothing of a batch is in the chain then, but where
+        Error(audit_damaged): the last record was changed; Error(audit_invalid): an event has no canonical spelling. Nothing of a batch is in the chain then, but where
         it was ``critical`` and its head alone could not be written: the error says so.
         """
         self._take(timeout_s)
@@ -157,7 +159,7 @@ class Log:
             place = self._begin((numbers(self._directory) or [1])[-1])
             info = os.fstat(place.descriptor)
         if info.st_size != place.size:
-            tail = tail_of(place.descriptor)
+            tail = self._tail(place)
             place.link = tail.link or self._link_before(place.number)
             place.size, place.torn_bytes, place.unended = info.st_size, tail.torn_bytes, tail.unended
         if place.size < self._segment_bytes or place.torn_bytes or place.unended:
@@ -165,6 +167,13 @@ class Log:
         link, following = place.link, self._begin(place.number + 1)
         following.link, following.size = link, 0
         return following
+
+    def _tail(self, place: _Open) -> Tail:
+        tail = tail_of(place.descriptor)
+        if not tail.damaged:
+            return tail
+        self._forget()
+        raise _damaged(place.number)
 
     def _exists(self, number: int) -> bool:
         try:
@@ -186,11 +195,13 @@ class Log:
         for number in reversed([number for number in numbers(self._directory) if number < segment]):
             descriptor = open_segment(self._directory, number)
             try:
-                link = tail_of(descriptor).link
+                tail = tail_of(descriptor)
             finally:
                 os.close(descriptor)
-            if link is not None:
-                return link
+            if tail.link is not None:
+                return tail.link
+            if tail.damaged:
+                raise _damaged(number)
         return Link()
 
     def _first(self, place: _Open) -> Iterator[dict[str, Any]]:
@@ -204,7 +215,7 @@ class Log:
             yield made("audit.segment", "completed", timestamp(), detail=detail)
 
     def _write(self, place: _Open, events: Sequence[dict[str, Any]], *, critical: bool) -> Link:
-        link, lines = place.link, [b"\n"] if place.torn_bytes or place.unended else []
+        link, lines = place.link, [TORN + b"\n"] if place.torn_bytes else [b"\n"] if place.unended else []
         for one in events:
             line, link = sealed(one, link)
             lines.append(line)
@@ -227,3 +238,8 @@ class Log:
         held, self._open = self._open, None
         if held is not None:
             os.close(held.descriptor)
+
+
+def _damaged(number: int) -> Error:
+    return Error("audit_damaged", f"segment {name_of(number)}: got a last line that is no record and that no killed "
+                 "writer left, expected a record")

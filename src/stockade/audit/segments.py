@@ -2,7 +2,8 @@
 
 Owns: names (``00000001.jsonl``, in the order of the chain), what is whole of an open one, and opening them so
 that nothing planted under a name is followed. Fails closed: a name that is no regular file, or one of another
-owner, is an error and not an empty log. Read next: ``log.py``.
+owner, is an error and not an empty log; a line at the end that no killed writer can have left is damage, and nothing
+is written behind it. Read next: ``log.py``.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from errno import errorcode
 from stockade.audit.chain import MAX_LINE_BYTES, Link, opened
 from stockade.errors import Error
 from stockade.frozen import dataclass
+from stockade.jsontext import begins_with_object
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from stockade.light import Iterator
 
 SUFFIX = ".jsonl"
+# Ends the part of a line that a killed writer left. A line of another end that is no record was one, and was changed.
+TORN = b"#torn"
 _DIGITS = 8
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -29,12 +33,14 @@ class Tail:
     """How a segment ends.
 
     ``link``: its last record, None where it has none; ``torn_bytes``: of the unfinished lines behind it;
-    ``unended``: the record is whole, but for its newline.
+    ``unended``: the record is whole, but for its newline; ``damaged``: what is behind the last record was not left by
+    a writer that was killed.
     """
 
     link: Link | None
-    torn_bytes: int
+    torn_bytes: int = 0
     unended: bool = False
+    damaged: bool = False
 
 
 def name_of(number: int) -> str:
@@ -75,8 +81,8 @@ def unavailable(what: str, err: OSError) -> Error:
 def tail_of(descriptor: int) -> Tail:
     """Read a segment from its end: as far back as it takes to find a whole record.
 
-    A line that is not whole is passed over where it is the last; one before it is damage, which ``verify`` names,
-    and the chain goes on from the last line that is a record.
+    What a killed writer left is passed over; a line that was changed is not, else the next record would make the log
+    look whole.
     """
     size = os.fstat(descriptor).st_size
     begins = size
@@ -86,7 +92,18 @@ def tail_of(descriptor: int) -> Tail:
         begins -= len(line) + ended
         if record is not None and record.whole:
             return Tail(link=Link(seq=record.seq, hash=record.hash), torn_bytes=size - behind, unended=not ended)
+        if not is_torn(line, ended=ended):
+            return Tail(link=None, damaged=True)
     return Tail(link=None, torn_bytes=size)
+
+
+def is_torn(line: bytes, *, ended: bool) -> bool:
+    """Tell whether a line that is no record can be what a killed writer left of one.
+
+    That has no newline of its own: the next writer ends it with ``TORN``. And it begins with no whole object, which a
+    record that somebody changed is.
+    """
+    return (line.endswith(TORN) or not ended) and not begins_with_object(line)
 
 
 def lines_backwards(descriptor: int, size: int) -> Iterator[tuple[bytes, bool]]:

@@ -11,7 +11,7 @@ import os
 from hashlib import sha256
 
 from stockade.audit.chain import Link, Record, opened
-from stockade.audit.segments import numbers, open_segment
+from stockade.audit.segments import TORN, is_torn, numbers, open_segment
 from stockade.frozen import dataclass
 from stockade.jsontext import loads
 from stockade.light import MappingProxyType
@@ -76,8 +76,9 @@ def verify(directory: int, marks: Mapping[int, str] = _NO_MARKS) -> Verdict:
     for line in _lines(directory, found):
         record = opened(line.text)
         if record is None or not record.whole:
-            # Left by a writer that was killed, if the next record says so.
-            skipped.append(line)
+            if not is_torn(line.text, ended=line.ended):
+                return _damaged(directory, found, last, line, torn)
+            skipped.append(line)  # left by a writer that was killed, if the next record says so
             continue
         if skipped:
             if not _names(line.text, skipped):
@@ -134,13 +135,11 @@ def _lines(directory: int, found: Sequence[int]) -> Iterator[_Line]:
 def _names(line: bytes, skipped: Sequence[_Line]) -> bool:
     """Tell whether a record says of the lines before it that they were left unfinished."""
     record = loads(line)
-    left = b"\n".join(one.text for one in skipped)
+    left = b"\n".join(one.text for one in skipped).removesuffix(TORN)  # which the record behind it wrote
     detail = record.get("detail")
     if record.get("type") != "audit.torn" or type(detail) is not dict:
         return False
-    said = (detail.get("bytes"), detail.get("sha256"))
-    # The newline that ended it is the later writer's, or was its own.
-    return any(said == (len(text), sha256(text).hexdigest()) for text in (left, left + b"\n"))
+    return (detail.get("bytes"), detail.get("sha256")) == (len(left), sha256(left).hexdigest())
 
 
 def _damaged(directory: int, found: Sequence[int], last: Link, line: _Line, torn: int) -> Verdict:

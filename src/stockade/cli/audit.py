@@ -23,9 +23,9 @@ from stockade.audit.log import DIRECTORY, Log
 from stockade.audit.query import Filter, backwards, events
 from stockade.audit.retention import prune
 from stockade.cli.grammar import Parsed, usage
-from stockade.cli.output import Progress, clean, emit, paint, say, table
+from stockade.cli.output import Progress, clean, emit, paint, say, table, tell
 from stockade.cli.request import retention_s, state_home
-from stockade.errors import ConfigError
+from stockade.errors import ConfigError, Error
 from stockade.frozen import dataclass
 from stockade.light import Iterator
 from stockade.rules.units import milliseconds
@@ -57,13 +57,20 @@ def opened(path: str) -> Iterator[int]:
 
 
 def own() -> Place:
-    """The log of this account, with all that was spooled, without what is older than records are kept."""
+    """The log of this account, with all that was spooled, without what is older than records are kept.
+
+    A log that was changed at its end takes no more, and what is there is still to be read and checked.
+    """
     home, path = state_home(), f"{state_home().audit}/{DIRECTORY}"
     log = Log(home.audit, signer=heads.signer(home.keys))
     try:
         ingest(home.audit, log)
         with opened(path) as directory:
             prune(directory, log, retention_s() or retention.DEFAULT_S)
+    except Error as err:
+        if err.code != "audit_damaged":
+            raise
+        tell(f"{err.code}: {err.message}; newer records wait in the spool")
     finally:
         log.close()
     return Place(path=path, public=public_key(f"{home.keys}/{heads.PUBLIC}"))
