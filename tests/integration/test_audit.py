@@ -203,6 +203,18 @@ def test_a_copy_is_whole_by_its_key_and_cannot_be_told_without_its_heads(actor: 
     assert (found.status, found.out.partition(":")[0]) == (2, "cannot tell"), found
 
 
+@requirement("audit.complete")
+def test_old_files_of_the_spool_go_once_the_log_has_them(actor: Actor, state: str) -> None:
+    said(actor, state, "run", "--quiet", "true")
+    spool = actor.host(f"{state}/audit/spool.jsonl")
+    old = spool.with_name("spool.jsonl.00000000000000000000000000")
+    spool.rename(old)
+    os.utime(old, (1, 1))
+    said(actor, state, "run", "--quiet", "true")
+    assert old.exists() and len(logged(actor, state, "--type", "spawn.started")) == 2
+    assert len(logged(actor, state, "--type", "spawn.started")) == 2 and not old.exists() and spool.exists()
+
+
 def test_the_last_events_are_printed_in_their_order(actor: Actor, state: str) -> None:
     for number in range(3):
         said(actor, state, "run", "--quiet", "sh", "-c", f"exit {number}")

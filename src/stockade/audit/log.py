@@ -88,8 +88,9 @@ class Log:
         """Write events in order; return the link of the last one.
 
         Raises: Error(audit_unavailable): nobody got the lock in time, or the host did not take the bytes;
-        Error(audit_damaged): the last record was changed; Error(audit_invalid): an event has no canonical spelling. Nothing of a batch is in the chain then, but where
-        it was ``critical`` and its head alone could not be written: the error says so.
+        Error(audit_damaged): the last record was changed; Error(audit_invalid): an event has no canonical spelling.
+        Nothing of a batch is in the chain then, but where it was ``critical`` and its head alone could not be written:
+        the error says so.
         """
         self._take(timeout_s)
         try:
@@ -101,10 +102,7 @@ class Log:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def sync(self) -> None:
-        """Bring what this process wrote to the disk, with a head where it is time for one.
-
-        Raises: Error(audit_unavailable).
-        """
+        """Bring what is written to the disk. Raises: Error(audit_unavailable)."""
         if self._open is None:
             return
         try:
@@ -164,6 +162,7 @@ class Log:
             place.size, place.torn_bytes, place.unended = info.st_size, tail.torn_bytes, tail.unended
         if place.size < self._segment_bytes or place.torn_bytes or place.unended:
             return place
+        self.sync()  # nobody comes back to it
         link, following = place.link, self._begin(place.number + 1)
         following.link, following.size = link, 0
         return following
@@ -186,9 +185,19 @@ class Log:
 
     def _begin(self, number: int) -> _Open:
         self._forget()
+        there = self._exists(number)
         descriptor = open_segment(self._directory, number, make=True)
+        if not there:
+            self._sync_names()
         self._open = _Open(number=number, descriptor=descriptor, size=-1, link=Link())
         return self._open
+
+    def _sync_names(self) -> None:
+        """A file that was made is on the disk with its name only when its directory is."""
+        try:
+            os.fsync(self._directory)
+        except OSError as err:
+            raise unavailable("directory", err) from err
 
     def _link_before(self, segment: int) -> Link:
         """Of a segment that has no record yet."""

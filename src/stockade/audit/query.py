@@ -76,27 +76,31 @@ def events(directory: int, wanted: Filter,
             for line in stream:
                 # A list: with the usual one or two needles a generator costs more than it spares.
                 if all([needle in line for needle in needles]):  # noqa: C419
-                    event = _event(line)
+                    event = event_of(line)
                     if event is not None and wanted.fits(event):
                         yield event
 
 
 def backwards(directory: int) -> Iterator[dict[str, Any]]:
     """Yield every event of an open log directory, the last one first. Raises: Error(audit_unavailable)."""
+    return (event for event in map(event_of, lines_back(directory)) if event is not None)
+
+
+def lines_back(directory: int) -> Iterator[bytes]:
+    """Yield every line of an open log directory, the last one first. Raises: Error(audit_unavailable)."""
     for number in reversed(numbers(directory)):
         descriptor = open_segment(directory, number)
         try:
             for line, _ in lines_backwards(descriptor, os.fstat(descriptor).st_size):
-                event = _event(line)
-                if event is not None:
-                    yield event
+                yield line
         finally:
             os.close(descriptor)
 
 
-def _event(line: bytes) -> dict[str, Any] | None:
+def event_of(line: bytes) -> dict[str, Any] | None:
+    """Return the event of a line; None where it is none."""
     try:
         event = loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return event if type(event) is dict and type(event.get("seq")) is int else None

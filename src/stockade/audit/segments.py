@@ -32,7 +32,7 @@ _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 class Tail:
     """How a segment ends.
 
-    ``link``: its last record, None where it has none; ``torn_bytes``: of the unfinished lines behind it;
+    ``link``, ``line``: its last record, None where it has none; ``torn_bytes``: of the unfinished lines behind it;
     ``unended``: the record is whole, but for its newline; ``damaged``: what is behind the last record was not left by
     a writer that was killed.
     """
@@ -41,6 +41,7 @@ class Tail:
     torn_bytes: int = 0
     unended: bool = False
     damaged: bool = False
+    line: bytes = b""
 
 
 def name_of(number: int) -> str:
@@ -91,7 +92,8 @@ def tail_of(descriptor: int) -> Tail:
         behind = begins
         begins -= len(line) + ended
         if record is not None and record.whole:
-            return Tail(link=Link(seq=record.seq, hash=record.hash), torn_bytes=size - behind, unended=not ended)
+            return Tail(link=Link(seq=record.seq, hash=record.hash), torn_bytes=size - behind, unended=not ended,
+                        line=line)
         if not is_torn(line, ended=ended):
             return Tail(link=None, damaged=True)
     return Tail(link=None, torn_bytes=size)

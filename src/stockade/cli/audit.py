@@ -21,7 +21,6 @@ from stockade.audit.heads import public_key
 from stockade.audit.ingest import ingest
 from stockade.audit.log import DIRECTORY, Log
 from stockade.audit.query import Filter, backwards, events
-from stockade.audit.retention import prune
 from stockade.cli.grammar import Parsed, usage
 from stockade.cli.output import Progress, clean, emit, paint, say, table, tell
 from stockade.cli.request import retention_s, state_home
@@ -64,9 +63,7 @@ def own() -> Place:
     home, path = state_home(), f"{state_home().audit}/{DIRECTORY}"
     log = Log(home.audit, signer=heads.signer(home.keys))
     try:
-        ingest(home.audit, log)
-        with opened(path) as directory:
-            prune(directory, log, retention_s() or retention.DEFAULT_S)
+        ingest(home.audit, log, keep_s=retention_s() or retention.DEFAULT_S)
     except Error as err:
         if err.code != "audit_damaged":
             raise
