@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -287,3 +288,18 @@ def test_no_secret_of_a_command_line_or_path_is_in_the_log(actor: Actor, state: 
     said(actor, state, "run", "--quiet", "--tier", "strict", PYTHON, "-c", SAYS.replace("by-a-box", token))
     text = said(actor, state, "audit", "export").out
     assert token not in text and "[redacted]" in text
+
+
+def test_an_answer_without_the_newest_records_says_so(actor: Actor, state: str) -> None:
+    said(actor, state, "run", "--quiet", "true")
+    assert len(logged(actor, state)) == 3
+    said(actor, state, "run", "--quiet", "true")
+    held = os.open(actor.host(f"{state}/audit/log/ingest.lock"), os.O_RDWR)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        for words in (["verify", "--json"], ["tail", "--json"]):
+            found = said(actor, state, "audit", *words)
+            assert "the newest records are missing" in found.err, found
+    finally:
+        os.close(held)
+    assert len(logged(actor, state)) == 5

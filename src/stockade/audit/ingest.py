@@ -8,13 +8,12 @@ is read from its start, and what is no whole record is said in the log, once. Re
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 
 from stockade.audit.chain import Link, opened
 from stockade.audit.events import made, of_record
-from stockade.audit.log import DIRECTORY, Log
+from stockade.audit.log import DIRECTORY, LOCK_TIMEOUT_S, Log, take_lock
 from stockade.audit.query import event_of, lines_back
 from stockade.audit.retention import collect, prune
 from stockade.audit.segments import unavailable
@@ -35,14 +34,14 @@ Positions = dict[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """What one pass took. ``busy``: another process is at it, and takes what there is."""
+    """What one pass took. ``busy``: nothing, because another process was at it all the time."""
 
     records: int = 0
     damaged: int = 0
     busy: bool = False
 
 
-def ingest(audit: str, log: Log, *, keep_s: int | None = None) -> Taken:
+def ingest(audit: str, log: Log, *, keep_s: int | None = None, timeout_s: float = LOCK_TIMEOUT_S) -> Taken:
     """Take what the spool has into the log, and remove what of both is older than ``keep_s``.
 
     Raises: Error(audit_unavailable), Error(audit_damaged).
@@ -52,11 +51,7 @@ def ingest(audit: str, log: Log, *, keep_s: int | None = None) -> Taken:
     except OSError as err:
         raise unavailable("lock of the spool's reader", err) from err
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return Taken(busy=True)
-        return _pass(audit, log, keep_s)
+        return _pass(audit, log, keep_s) if take_lock(lock, timeout_s) else Taken(busy=True)
     finally:
         os.close(lock)
 
@@ -96,7 +91,7 @@ def _ingest(audit: str, log: Log, positions: Positions) -> Taken:
 
 def _event(line: Spooled) -> dict[str, Any]:
     if line.record is not None:
-        return of_record(line.record)
+        return of_record(line.record, line.text, line.uid)
     return made("audit.damaged", "failed", timestamp(), detail={"bytes": len(line.text), "sha256": digest(line.text)})
 
 

@@ -137,17 +137,8 @@ class Log:
             # flock(2): a lock belongs to the open file, which a fork shares. Both would have it at once.
             os.close(self._lock)
             self._open_lock()
-        until, wait_s = time.monotonic() + timeout_s, _FIRST_WAIT_S
-        while True:
-            try:
-                return fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() >= until:
-                    raise Error("audit_unavailable", f"audit log: lock: got none in {timeout_s:g} s") from None
-            except OSError as err:
-                raise unavailable("lock", err) from err
-            time.sleep(wait_s)
-            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+        if not take_lock(self._lock, timeout_s):
+            raise Error("audit_unavailable", f"audit log: lock: got none in {timeout_s:g} s, expected one")
 
     def _place(self) -> _Open:
         """The segment to write to, as it is now."""
@@ -247,6 +238,23 @@ class Log:
         held, self._open = self._open, None
         if held is not None:
             os.close(held.descriptor)
+
+
+def take_lock(descriptor: int, timeout_s: float) -> bool:
+    """Wait for the lock of an open file; tell whether it came in time. Raises: Error(audit_unavailable)."""
+    until, wait_s = time.monotonic() + timeout_s, _FIRST_WAIT_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                return False
+        except OSError as err:
+            raise unavailable("lock", err) from err
+        else:
+            return True
+        time.sleep(wait_s)
+        wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
 
 def _damaged(number: int) -> Error:

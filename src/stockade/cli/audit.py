@@ -63,7 +63,8 @@ def own() -> Place:
     home, path = state_home(), f"{state_home().audit}/{DIRECTORY}"
     log = Log(home.audit, signer=heads.signer(home.keys))
     try:
-        ingest(home.audit, log, keep_s=retention_s() or retention.DEFAULT_S)
+        if ingest(home.audit, log, keep_s=retention_s() or retention.DEFAULT_S).busy:
+            tell("another process takes the spool into the log and is not done: the newest records are missing here")
     except Error as err:
         if err.code != "audit_damaged":
             raise

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stockade.audit.events import of_record
 from stockade.audit.ingest import CHECKPOINT, ingest
 from stockade.audit.log import Log
+from stockade.audit.spool import lines
 from support.spooled import WHEN, framed, refused, spooled, taken, whole
 
 FORK = multiprocessing.get_context("fork")
@@ -81,6 +85,8 @@ def test_readers_that_are_killed_take_nothing_twice_and_leave_nothing_out(tmp_pa
 @pytest.mark.parametrize("record", [
     {"record": "launch", "origin": "inside", "run_id": "x", "ts": WHEN, "data": "d"}, {"record": "strange"}, {"record": "end"}, {},
     {"record": "refused", "origin": "inside", "code": "c"}, {"record": "launch", "promises": 7},
+    {**refused(1), "step": 10**400}, {**refused(1), "step": 1.5}, {**refused(1), "object": "\ud800"}, {**refused(1), "ts": 5},
+    {**refused(1), "step": ["x" * 1000] * 1100}, {**refused(1), "step": "\x01" * 180_000},
 ])
 def test_what_is_no_record_of_a_supervisor_never_becomes_one(tmp_path: Path, record: dict[str, Any]) -> None:
     tmp_path.mkdir(exist_ok=True)
@@ -89,16 +95,50 @@ def test_what_is_no_record_of_a_supervisor_never_becomes_one(tmp_path: Path, rec
     lines = (tmp_path / "log" / "00000001.jsonl").read_bytes().splitlines()
     event = json.loads(lines[-1])
     inside = record.get("origin") == "inside"
+    spooled = (tmp_path / "spool.jsonl").read_bytes().strip(b"\n")
+    if event["type"] == "audit.unknown":
+        assert event["detail"] == {"bytes": len(spooled), "sha256": hashlib.sha256(spooled).hexdigest()}
     assert event["type"] in ("inside.record", "audit.unknown") and (event["origin"] == "inside") == inside, event
 
 
-def test_another_reader_at_work_is_no_error(tmp_path: Path) -> None:
+def test_another_reader_at_work_is_waited_for_and_then_said(tmp_path: Path) -> None:
     import fcntl
 
     log = Log(str(tmp_path))
     spooled(tmp_path, range(3))
     held = os.open(tmp_path / "log" / "ingest.lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(held, fcntl.LOCK_EX)
-    assert ingest(str(tmp_path), log).busy
-    os.close(held)
-    assert ingest(str(tmp_path), log).records == 3
+    assert ingest(str(tmp_path), log, timeout_s=0.05).busy
+    # One that is soon done is waited for.
+    release = threading.Timer(0.2, os.close, [held])
+    release.start()
+    assert ingest(str(tmp_path), log, timeout_s=20).records == 3
+    release.join(20)
+
+
+HOSTILE = {
+    "a length of 5,000 digits": b'\n{"len":' + b"9" * 5000 + b"}\n", "a deep list": framed({"record": "refused", "x": 1}).replace(b'"x":1', b'"x":' + b"[" * 200_000),
+    "no text at all": b"\x00" * 5000 + b"\n", "a line of 3 MiB": framed({"record": "inside", "origin": "inside", "data": "x" * (3 << 20)}),
+    "bytes that are no UTF-8": b'\n{"len":12,"\xff"}\n',
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_no_line_of_the_spool_stops_those_behind_it(tmp_path: Path, what: str) -> None:
+    log = Log(str(tmp_path))
+    spooled(tmp_path, range(2))
+    with (tmp_path / "spool.jsonl").open("ab") as stream:
+        stream.write(HOSTILE[what])
+    spooled(tmp_path, range(2, 4))
+    ingest(str(tmp_path), log)
+    assert taken(tmp_path) == [0, 1, 2, 3] and whole(tmp_path)
+    assert ingest(str(tmp_path), log).records == 0
+
+
+def test_the_uid_of_an_event_is_that_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "spool.jsonl").write_bytes(framed({
+        "record": "decided", "ts": WHEN, "caller": "agent", "pid": 7, "argv0": "x", "cwd": "/", "requested_tier": "auto", "code": "policy_denied",
+        "message": "m", "reasons": [], "missing": [], "transient": False}))
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)  # of whoever reads it: root, say
+    events = [of_record(line.record or {}, line.text, line.uid) for line in lines(str(tmp_path), {})]
+    assert [event["actor"]["uid"] for event in events] == [os.getuid()]
