@@ -14,7 +14,7 @@ from stockade.audit.heads import Head
 from stockade.audit.verify import Verdict, verify
 from stockade.cli.audit import opened, own
 from stockade.cli.grammar import Parsed
-from stockade.cli.output import emit, paint, say
+from stockade.cli.output import clean, emit, paint, say
 from stockade.errors import ConfigError
 from stockade.frozen import dataclass
 
@@ -38,11 +38,12 @@ def check(parsed: Parsed) -> int:
         # Whoever cannot check a signature is told of damage at least where a head and the chain disagree.
         marks = found.signed if public else found.others
         verdict = verify(directory, {head.seq: head.hash for head in marks})
-    status = DAMAGED if verdict.damage or found.forged else CANNOT_TELL if given and not found.signed else WHOLE
+    unknown = not verdict.last.seq or (given and not found.signed)
+    status = DAMAGED if verdict.damage or found.forged else CANNOT_TELL if unknown else WHOLE
     if parsed.flag("json"):
         _emit(verdict, found, status)
     else:
-        _tell(verdict, found, status)
+        _tell(verdict, found, status, path)
     return status
 
 
@@ -79,13 +80,15 @@ def _emit(verdict: Verdict, found: _Heads, status: int) -> None:
     })  # fmt: skip
 
 
-def _tell(verdict: Verdict, found: _Heads, status: int) -> None:
+def _tell(verdict: Verdict, found: _Heads, status: int, path: str) -> None:
     damage = verdict.damage
     if damage:
         where = f"record {damage.seq}, segment {damage.segment}, line {damage.line}"
         say(paint(f"damaged: {damage.kind} at {where}; {verdict.records} records before it are whole", "red"))
     elif found.forged:
         say(paint(f"damaged: the signature of the head at record {found.forged[0].seq} is not of this key", "red"))
+    elif not verdict.last.seq:
+        return say(paint(f"cannot tell: no record of a log is in {clean(path)}", "yellow"))
     elif status == CANNOT_TELL:
         records = f"{verdict.records} records follow each other"
         say(paint(f"cannot tell: {records}, and no head is signed by this key", "yellow"))
