@@ -216,6 +216,33 @@ def test_old_files_of_the_spool_go_once_the_log_has_them(actor: Actor, state: st
     assert len(logged(actor, state, "--type", "spawn.started")) == 2 and not old.exists() and spool.exists()
 
 
+@requirement("audit.damage")
+def test_a_log_that_was_cut_stays_damage_whatever_runs_after_it(actor: Actor, state: str) -> None:
+    for _ in range(2):
+        said(actor, state, "run", "--quiet", "true")
+    assert said(actor, state, "audit", "verify").status == 0
+    path = actor.host(f"{state}/audit/log/00000001.jsonl")
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2]))
+    for status in (0, 3, 4):
+        found = said(actor, state, "audit", "verify")
+        assert (found.status, found.out.partition(":")[0]) == (1, "damaged"), found
+        said(actor, state, "run", "--quiet", "sh", "-c", f"exit {status}")
+    shown = logged(actor, state, "--type", "spawn.finished")
+    assert [event["detail"]["exit_code"] for event in shown][-2:] == [3, 4]
+
+
+@requirement("audit.damage")
+def test_what_is_no_log_is_not_called_whole(actor: Actor, state: str) -> None:
+    empty, hollow = (actor.make_dir(f"{actor.home}/{name}") for name in ("empty", "hollow"))
+    actor.put(f"{hollow}/00000001.jsonl", "")
+    for where in (["/etc"], [empty], [hollow], []):
+        found = said(actor, state, "audit", "verify", *where)
+        assert (found.status, found.out.partition(" is in ")[0]) == (2, "cannot tell: no record of a log"), found
+    assert said(actor, state, "audit", "verify", empty, "--json").json()["whole"] is False
+    said(actor, state, "run", "--quiet", "true")
+    assert said(actor, state, "audit", "verify").status == 0
+
+
 def test_the_last_events_are_printed_in_their_order(actor: Actor, state: str) -> None:
     for number in range(3):
         said(actor, state, "run", "--quiet", "sh", "-c", f"exit {number}")

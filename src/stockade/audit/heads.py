@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import stat
 import time
+from errno import ENOSPC
 
 from stockade.audit.chain import Link
 from stockade.audit.segments import lines_backwards, unavailable
@@ -98,7 +99,10 @@ def signer(keys: str) -> Signer | None:
         raw = _read_private(path)
     if raw is None or len(raw) != 32:
         raise Error("audit_key_invalid", f"key {path!r}: got {len(raw or b'')} bytes, expected 32")
-    return Signer(Ed25519PrivateKey.from_private_bytes(raw))
+    found = Signer(Ed25519PrivateKey.from_private_bytes(raw))
+    if not os.path.lexists(f"{keys}/{PUBLIC}"):  # its writer was killed, or somebody removed it
+        _place(f"{keys}/{PUBLIC}", found.public.hex().encode("ascii") + b"\n")
+    return found
 
 
 def public_key(path: str) -> bytes | None:
@@ -134,12 +138,10 @@ def _read_private(path: str) -> bytes | None:
 
 
 def _make(keys: str, key: Ed25519PrivateKey) -> None:
-    """Two files, whole or not there; where two processes make one, the first stays."""
+    """A whole file or none; where two processes make one, the first stays."""
     os.makedirs(keys, 0o700, exist_ok=True)
     raw = _raw_private(key)
     _place(f"{keys}/{PRIVATE}", raw)
-    if _read_private(f"{keys}/{PRIVATE}") == raw:
-        _place(f"{keys}/{PUBLIC}", _raw_public(key).hex().encode("ascii") + b"\n")
 
 
 def _raw_private(key: Ed25519PrivateKey) -> bytes:
@@ -173,10 +175,11 @@ def _place(path: str, data: bytes) -> None:
         os.unlink(temporary)
 
 
-def note(directory: int, link: Link, by: Signer | None, *, at_once: bool) -> None:
+def note(directory: int, link: Link, by: Signer | None, *, at_once: bool, is_last: bool = True) -> None:
     """Append a head of the chain, at most one a second unless ``at_once``; none where the last says the same.
 
-    Below the lock of the log. Raises: Error(audit_unavailable).
+    Below the lock of the log. Args: is_last: the chain ends with ``link``, so that no head can be of a later record.
+    Raises: Error(audit_unavailable); Error(audit_damaged): one is, and so the end of the log is gone.
     """
     try:
         descriptor = os.open(FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT | _FLAGS, 0o600, dir_fd=directory)
@@ -186,14 +189,26 @@ def note(directory: int, link: Link, by: Signer | None, *, at_once: bool) -> Non
                 return
             last = _last(descriptor, info.st_size)
             if last is not None and last.seq >= link.seq:
-                return
-            ended = not info.st_size or os.pread(descriptor, 1, info.st_size - 1) == b"\n"
+                return _check_last(last, link) if is_last else None
             head = by.head(link, timestamp()) if by else Head(seq=link.seq, hash=link.hash, ts=timestamp())
-            os.write(descriptor, (b"" if ended else b"\n") + head.line())
+            _append(descriptor, info.st_size, head)
             if at_once:
                 os.fdatasync(descriptor)
     except OSError as err:
         raise unavailable(f"heads {FILE}", err) from err
+
+
+def _check_last(last: Head, link: Link) -> None:
+    if (last.seq, last.hash) != (link.seq, link.hash):
+        raise Error("audit_damaged", f"audit log: got record {link.seq} as the last one, and a head of record "
+                    f"{last.seq}, expected the log to have all of which there is a head")
+
+
+def _append(descriptor: int, size: int, head: Head) -> None:
+    ended = not size or os.pread(descriptor, 1, size - 1) == b"\n"
+    data = (b"" if ended else b"\n") + head.line()
+    if os.write(descriptor, data) < len(data):
+        raise OSError(ENOSPC, os.strerror(ENOSPC))
 
 
 def _last(descriptor: int, size: int) -> Head | None:

@@ -89,13 +89,13 @@ class Log:
 
         Raises: Error(audit_unavailable): nobody got the lock in time, or the host did not take the bytes;
         Error(audit_damaged): the last record was changed; Error(audit_invalid): an event has no canonical spelling.
-        Nothing of a batch is in the chain then, but where it was ``critical`` and its head alone could not be written:
-        the error says so.
+        Nothing of a batch is in the chain then, but where it was ``critical`` and is written, and only the disk or its
+        head could not be had: the error says so.
         """
         self._take(timeout_s)
         try:
             place = self._place()
-            link = self._write(place, [*self._first(place), *events], critical=critical)
+            link = self._write(place, [*self._first(place), *events])
             self._note(link, at_once=critical)
             return link
         finally:
@@ -111,12 +111,24 @@ class Log:
             raise unavailable(f"segment {name_of(self._open.number)}", err) from err
 
     def close(self) -> None:
-        """Close the files, with a head of what this process wrote last."""
-        if self._open is not None:
-            heads.note(self._directory, self._open.link, self._signer, at_once=True)
-        self._forget()
-        os.close(self._lock)
-        os.close(self._directory)
+        """Close the files, with a head of what this process wrote last. Raises: as ``append``."""
+        try:
+            if self._open is not None:
+                self._last_head(self._open)
+        finally:
+            self._forget()
+            os.close(self._lock)
+            os.close(self._directory)
+
+    def _last_head(self, place: _Open) -> None:
+        self._take(LOCK_TIMEOUT_S)
+        try:
+            # Whoever has written behind it may have a head there, too.
+            is_last = os.fstat(place.descriptor).st_size == place.size and not self._exists(place.number + 1)
+            self.sync()
+            heads.note(self._directory, place.link, self._signer, at_once=True, is_last=is_last)
+        finally:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def _note(self, link: Link, *, at_once: bool) -> None:
         """A head, where it is time for one: what this process knows of that spares a look at the file."""
@@ -124,13 +136,14 @@ class Log:
             return
         self._noted = time.monotonic()
         try:
+            self.sync()  # a head that is on the disk without its record would make the log look cut
             heads.note(self._directory, link, self._signer, at_once=at_once)
             self.degraded = ""
         except Error as err:
             # The records are in the chain; the next head stands for them, too.
             self.degraded = err.message
             if at_once:
-                raise
+                raise Error(err.code, f"{err.message}; the records are written, and may not be kept") from err
 
     def _take(self, timeout_s: float) -> None:
         if self._pid != os.getpid():
@@ -214,7 +227,7 @@ class Log:
             detail = {"segment": place.number, "records_before": place.link.seq}
             yield made("audit.segment", "completed", timestamp(), detail=detail)
 
-    def _write(self, place: _Open, events: Sequence[dict[str, Any]], *, critical: bool) -> Link:
+    def _write(self, place: _Open, events: Sequence[dict[str, Any]]) -> Link:
         link, lines = place.link, [TORN + b"\n"] if place.torn_bytes else [b"\n"] if place.unended else []
         for one in events:
             line, link = sealed(one, link)
@@ -226,8 +239,6 @@ class Log:
                 os.ftruncate(place.descriptor, place.size)
                 raise Error("audit_unavailable",
                             f"audit log: got {wrote} of {len(data)} bytes written; the disk is full")
-            if critical:
-                os.fdatasync(place.descriptor)
         except OSError as err:
             self._forget()
             raise unavailable(f"segment {name_of(place.number)}", err) from err

@@ -61,16 +61,15 @@ def own() -> Place:
     A log that was changed at its end takes no more, and what is there is still to be read and checked.
     """
     home, path = state_home(), f"{state_home().audit}/{DIRECTORY}"
-    log = Log(home.audit, signer=heads.signer(home.keys))
     try:
-        if ingest(home.audit, log, keep_s=retention_s() or retention.DEFAULT_S).busy:
+        with contextlib.closing(Log(home.audit, signer=heads.signer(home.keys))) as log:
+            taken = ingest(home.audit, log, keep_s=retention_s() or retention.DEFAULT_S)
+        if taken.busy:
             tell("another process takes the spool into the log and is not done: the newest records are missing here")
     except Error as err:
         if err.code != "audit_damaged":
             raise
-        tell(f"{err.code}: {err.message}; newer records wait in the spool")
-    finally:
-        log.close()
+        tell(f"{err.code}: {err.message}")
     return Place(path=path, public=public_key(f"{home.keys}/{heads.PUBLIC}"))
 
 
