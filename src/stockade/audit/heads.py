@@ -31,6 +31,8 @@ FILE, PRIVATE, PUBLIC = "heads.jsonl", "audit.key", "audit.pub"
 EVERY_S = 1.0
 # So that a signature of a head is one of nothing else.
 _CONTEXT = b"stockade audit head v1\0"
+_FORMS = tuple({"seq": int, "hash": str, "ts": str, "key": key, "sig": sig}
+               for key in (str, type(None)) for sig in (str, type(None)))
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -185,7 +187,7 @@ def note(directory: int, link: Link, by: Signer | None, *, at_once: bool, is_las
         descriptor = os.open(FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT | _FLAGS, 0o600, dir_fd=directory)
         with os.fdopen(descriptor, "rb+", buffering=0):
             info = os.fstat(descriptor)
-            if not at_once and info.st_size and time.time() - info.st_mtime < EVERY_S:
+            if not at_once and info.st_size and 0 <= time.time() - info.st_mtime < EVERY_S:
                 return
             last = _last(descriptor, info.st_size)
             if last is not None and last.seq >= link.seq:
@@ -227,20 +229,48 @@ def read(directory: int) -> list[Head]:
         return []
     except OSError as err:
         raise unavailable(f"heads {FILE}", err) from err
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise Error("audit_unavailable", f"heads {FILE}: got a file of another kind, expected a regular one")
     with os.fdopen(descriptor, "rb") as stream:
         return [head for head in map(parse, stream) if head is not None]
+
+
+def drop(directory: int, last_seq: int) -> None:
+    """Remove the heads of records that were pruned, up to a number: there is nothing to compare them with.
+
+    Below the lock of the log. Raises: Error(audit_unavailable).
+    """
+    temporary = f"{FILE}.{os.getpid()}.{os.urandom(6).hex()}"
+    try:
+        with os.fdopen(os.open(FILE, os.O_RDONLY | _FLAGS, dir_fd=directory), "rb") as stream:
+            lines = stream.readlines()
+        kept = [line for line in lines if (head := parse(line)) is None or head.seq > last_seq]
+        if len(kept) == len(lines):
+            return
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600, dir_fd=directory)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.writelines(kept)
+            stream.flush()
+            os.fsync(descriptor)
+        os.rename(temporary, FILE, src_dir_fd=directory, dst_dir_fd=directory)
+    except FileNotFoundError:
+        return
+    except OSError as err:
+        raise unavailable(f"heads {FILE}", err) from err
 
 
 def parse(line: bytes) -> Head | None:
     """Return the head of a line; None where it is none."""
     try:
         table: Any = loads(line)
-    except ValueError:
+        if type(table) is not dict or {name: type(value) for name, value in table.items()} not in _FORMS:
+            return None
+        head = Head(**table)
+        head.line()
+    except (ValueError, RecursionError):
         return None
-    if type(table) is not dict or set(table) != {"seq", "hash", "ts", "key", "sig"} or type(table["seq"]) is not int:
-        return None
-    texts = [table[name] for name in ("ts", "key", "sig") if table[name] is not None]
-    return Head(**table) if is_digest(str(table["hash"])) and all(type(text) is str for text in texts) else None
+    return head if is_digest(head.hash) and head.seq > 0 else None
 
 
 def is_signed_by(head: Head, public: bytes) -> bool:

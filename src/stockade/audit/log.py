@@ -110,6 +110,14 @@ class Log:
         except OSError as err:
             raise unavailable(f"segment {name_of(self._open.number)}", err) from err
 
+    def forget_heads(self, last_seq: int) -> None:
+        """Remove the heads of records up to a number, which were pruned. Raises: Error(audit_unavailable)."""
+        self._take(LOCK_TIMEOUT_S)
+        try:
+            heads.drop(self._directory, last_seq)
+        finally:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+
     def close(self) -> None:
         """Close the files, with a head of what this process wrote last. Raises: as ``append``."""
         try:

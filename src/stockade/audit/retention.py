@@ -46,6 +46,7 @@ def prune(directory: int, log: Log, older_than_s: int, taken: dict[str, int] | N
             continue  # somebody else was faster, and said so
         except OSError as err:
             raise unavailable(f"segment {name_of(number)}", err) from err
+    log.forget_heads(old[-1][1].seq)
     return len(old)
 
 

@@ -25,6 +25,8 @@ SUFFIX = ".jsonl"
 # Ends the part of a line that a killed writer left. A line of another end that is no record was one, and was changed.
 TORN = b"#torn"
 _DIGITS = 8
+# Most who read from the end want the last line alone, at each change of writers.
+_FIRST_STEP = 4 << 10
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -59,7 +61,7 @@ def numbers(directory: int) -> list[int]:
 
 
 def open_segment(directory: int, number: int, *, make: bool = False) -> int:
-    """Return a descriptor for reading and appending. Raises: Error(audit_unavailable)."""
+    """Return a descriptor for reading and appending to a file of ours. Raises: Error(audit_unavailable)."""
     name = name_of(number)
     flags = os.O_RDWR | os.O_APPEND | _FLAGS | (os.O_CREAT if make else 0)
     try:
@@ -71,6 +73,24 @@ def open_segment(directory: int, number: int, *, make: bool = False) -> int:
         return descriptor
     os.close(descriptor)
     raise Error("audit_unavailable", f"segment {name}: got a file of another kind or owner, expected one of ours")
+
+
+def read_segment(directory: int, number: int) -> int | None:
+    """Return a descriptor for reading, of whatever owner; None where the segment is not there any more.
+
+    Raises: Error(audit_unavailable).
+    """
+    name = name_of(number)
+    try:
+        descriptor = os.open(name, os.O_RDONLY | _FLAGS, dir_fd=directory)
+    except FileNotFoundError:
+        return None
+    except OSError as err:
+        raise unavailable(f"segment {name}", err) from err
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise Error("audit_unavailable", f"segment {name}: got a file of another kind, expected a regular one")
 
 
 def unavailable(what: str, err: OSError) -> Error:
@@ -110,9 +130,9 @@ def is_torn(line: bytes, *, ended: bool) -> bool:
 
 def lines_backwards(descriptor: int, size: int) -> Iterator[tuple[bytes, bool]]:
     """Yield each line, last first, without its newline, and whether it has one."""
-    at, rest, ended = size, b"", False
+    at, rest, ended, step = size, b"", False, _FIRST_STEP
     while at > 0:
-        step = min(at, MAX_LINE_BYTES)
+        step = min(at, 2 * step, MAX_LINE_BYTES)
         at -= step
         rest, *lines = (os.pread(descriptor, step, at) + rest).split(b"\n")
         for line in reversed(lines):

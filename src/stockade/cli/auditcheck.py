@@ -14,7 +14,7 @@ from stockade.audit.heads import Head
 from stockade.audit.verify import Verdict, verify
 from stockade.cli.audit import opened, own
 from stockade.cli.grammar import Parsed
-from stockade.cli.output import clean, emit, paint, say
+from stockade.cli.output import Progress, clean, emit, paint, say
 from stockade.errors import ConfigError
 from stockade.frozen import dataclass
 
@@ -37,7 +37,9 @@ def check(parsed: Parsed) -> int:
         found = _told_apart(heads.read(directory), public)
         # Whoever cannot check a signature is told of damage at least where a head and the chain disagree.
         marks = found.signed if public else found.others
-        verdict = verify(directory, {head.seq: head.hash for head in marks})
+        with Progress("checking", 1) as bar:
+            verdict = verify(directory, {head.seq: head.hash for head in marks}, progress=bar.step,
+                             signed_to=max((head.seq for head in found.signed), default=0))
     unknown = not verdict.last.seq or (given and not found.signed)
     status = DAMAGED if verdict.damage or found.forged else CANNOT_TELL if unknown else WHOLE
     if parsed.flag("json"):
@@ -63,10 +65,13 @@ def _place(parsed: Parsed) -> tuple[str, bytes | None, bool]:
 
 def _told_apart(found: list[Head], public: bytes | None) -> _Heads:
     name = heads.name_of(public) if public else None
-    ours = [head for head in found if head.sig is not None and head.key == name]
-    signed = [head for head in ours if public and heads.is_signed_by(head, public)]
-    return _Heads(signed=signed, forged=[head for head in ours if head not in signed],
-                  others=[head for head in found if head not in ours])
+    told = _Heads(signed=[], forged=[], others=[])
+    for head in found:
+        if public is None or head.sig is None or head.key != name:
+            told.others.append(head)
+        else:
+            (told.signed if heads.is_signed_by(head, public) else told.forged).append(head)
+    return told
 
 
 def _emit(verdict: Verdict, found: _Heads, status: int) -> None:
