@@ -248,7 +248,10 @@ def test_the_last_events_are_printed_in_their_order(actor: Actor, state: str) ->
         said(actor, state, "run", "--quiet", "sh", "-c", f"exit {number}")
     lines = [json.loads(text) for text in said(actor, state, "audit", "tail", "-n", "4", "--json").out.splitlines()]
     assert [event["seq"] for event in lines] == [7, 8, 9, 10]
-    assert said(actor, state, "audit", "tail", "-n", "x").status == 2
+    for number in ("x", "-1", "9" * 20, "9" * 5000, "\u0663"):
+        assert said(actor, state, "audit", "tail", "-n", number).status == 2
+    for when in ("2026-13-77", "2026-11-30T12+99:00"):
+        assert said(actor, state, "audit", "query", "--since", when).status == 2
 
 
 @requirement("audit.unsigned")
@@ -284,6 +287,22 @@ def test_what_a_box_says_is_of_the_inside_and_nothing_else_of_it_gets_there(acto
     spoken = logged(actor, state, "by-a-box")
     assert [(event["type"], event["origin"]) for event in spoken] == [("inside.record", "inside")], spoken
     assert len(logged(actor, state, "--type", "spawn.started")) == 1
+
+
+DRIVES = SAYS.replace("json.dumps(", 'json.dumps(ensure_ascii=False, obj=').replace("by-a-box", "by-a-box\\x9b31m\\u202e\\x7f\\x1b[2J\\x85")
+
+
+@requirement("audit.inside")
+def test_what_a_box_says_drives_no_terminal(actor: Actor, state: str) -> None:
+    assert said(actor, state, "run", "--quiet", "--tier", "standard", PYTHON, "-c", DRIVES).status == 0
+    (spoken,) = logged(actor, state, "by-a-box")
+    assert all(mark in spoken["detail"]["data"] for mark in "\x9b\u202e\x7f"), spoken
+    odd = f"{actor.home}/odd\x9b\x7f\u202e"
+    said(actor, state, "run", "--quiet", "--tier", "standard", odd)
+    for words in (["query"], ["query", "--json"], ["export"], ["export", "--format", "csv"], ["tail"], ["tail", "--json"]):
+        found = said(actor, state, "audit", *words)
+        assert found.status == 0 and len(found.out.splitlines()) >= 4, found
+        assert not set("\x9b\x7f\u202e\x85\x1b") & set(found.out), words
 
 
 @requirement("audit.inside")

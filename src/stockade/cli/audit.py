@@ -21,13 +21,15 @@ from stockade.audit.heads import public_key
 from stockade.audit.ingest import ingest
 from stockade.audit.log import DIRECTORY, Log
 from stockade.audit.query import Filter, backwards, events
+from stockade.audit.query import table as cells
+from stockade.audit.redact import clipped
 from stockade.cli.grammar import Parsed, usage
 from stockade.cli.output import Progress, clean, emit, paint, say, table, tell
 from stockade.cli.request import retention_s, state_home
+from stockade.cli.times import moment
 from stockade.errors import ConfigError, Error
 from stockade.frozen import dataclass
 from stockade.light import Iterator
-from stockade.rules.units import milliseconds
 
 FOLLOW_S = 0.5
 _COLUMNS = ("seq", "ts", "type", "outcome", "run_id", "tier", "plan", "backend", "reasons", "argv0", "cwd", "origin")
@@ -92,45 +94,37 @@ def _found(parsed: Parsed) -> Iterator[dict[str, Any]]:
 
 
 def _filter(parsed: Parsed) -> Filter:
-    return Filter(since=_when(parsed.text("since")), until=_when(parsed.text("until")), tier=parsed.text("tier"),
+    since, until = ((text := parsed.text(name)) and moment(name, text) for name in ("since", "until"))
+    return Filter(since=since, until=until, tier=parsed.text("tier"),
                   outcome=parsed.text("outcome"), kind=parsed.text("type"), app=parsed.text("app"),
                   plan=parsed.text("plan"), run=parsed.text("run"), downgrade=parsed.flag("downgrade"),
                   text=" ".join(parsed.words) or None)
 
 
-def _when(value: str | None) -> str | None:
-    """A duration before now, or the beginning of a time in UTC."""
-    if value is None or (value[:4].isdigit() and value[4:5] in ("", "-")):
-        return value
-    past = time.time() - milliseconds("since", value) / 1000
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(past))
-
-
 def _print(event: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        say(json.dumps(event, ensure_ascii=False, sort_keys=True))
-        return
-    row = _flat(event)
+        # All but ASCII is escaped: what a box says is in it, and may be read on a terminal.
+        return say(json.dumps(event, sort_keys=True).replace("\x7f", "\\u007f"))
+    row = {name: clean("" if value is None else value) for name, value in _flat(event).items()}
     outcome = f"{row['outcome'] or '-':<11}"
     if row["outcome"] in _COLOURS:
         outcome = paint(outcome, _COLOURS[row["outcome"]])
-    run_id = str(row["run_id"] or "")[-8:]
-    rest = " ".join(clean(row[name]) for name in ("tier", "argv0", "reasons") if row[name])
-    say(f"{row['seq']:>6}  {str(row['ts'])[:19]}  {row['type']:<15} {outcome} {run_id:<8}  {rest}".rstrip())
+    rest = " ".join(row[name] for name in ("tier", "argv0", "reasons") if row[name])
+    say(f"{row['seq']:>6}  {row['ts'][:19]}  {row['type']:<15} {outcome} {row['run_id'][-8:]:<8}  {rest}".rstrip())
 
 
 def _flat(event: dict[str, Any]) -> dict[str, Any]:
-    tiers, request = event.get("tiers") or {}, event.get("request") or {}
+    tiers, request, reasons = cells(event, "tiers"), cells(event, "request"), event.get("reasons")
     more = {"tier": tiers.get("effective_tier"), "argv0": request.get("argv0"), "cwd": request.get("cwd"),
-            "reasons": " ".join(event.get("reasons") or [])}
+            "reasons": " ".join(map(str, reasons)) if type(reasons) is list else ""}
     return {name: more[name] if name in more else event.get(name) for name in _COLUMNS}
 
 
 def tail(parsed: Parsed) -> int:
     """Print the last events, and with --follow those that come."""
     text = parsed.text("lines") or "10"
-    if not (text.isascii() and text.isdigit()):
-        raise usage(f"option --lines: got {text!r}, expected a whole number")
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise usage(f"option --lines: got {clipped(text, 20)!r}, expected a whole number of nine digits at most")
     seen = 0
     with opened(own().path) as directory:
         last = list(islice(backwards(directory), int(text)))
@@ -181,5 +175,5 @@ def export(parsed: Parsed) -> int:
     writer = csv.DictWriter(sys.stdout, _COLUMNS)
     writer.writeheader()
     for event in _found(parsed):
-        writer.writerow(_flat(event))
+        writer.writerow({name: "" if cell is None else clean(cell) for name, cell in _flat(event).items()})
     return 0

@@ -190,7 +190,7 @@ _TRUST = Command(
     examples=("stockade trust || true", "stockade trust --revoke || true"))
 
 _EVENTS = (
-    Option(name="--since", metavar="TIME", help="1h, 2d ... before now, or a time in UTC: 2026-11-30T12"),
+    Option(name="--since", metavar="TIME", help="1h, 2d ... before now, or a time in UTC: 2026-11-30T12:00"),
     Option(name="--until", metavar="TIME", help="as --since"),
     Option(name="--tier", metavar="TIER", complete="tier", help="the effective tier"),
     Option(name="--outcome", metavar="WORD", help="wrapped, refused, completed, failed ..."),
