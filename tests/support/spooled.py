@@ -47,3 +47,8 @@ def whole(audit: Path) -> bool:
         return verify(directory).damage is None
     finally:
         os.close(directory)
+
+
+def log_bytes(audit: Path) -> int:
+    """How much is in the log."""
+    return sum(path.stat().st_size for path in (audit / "log").glob("0*.jsonl"))

@@ -6,9 +6,9 @@ import hashlib
 import json
 import multiprocessing
 import os
+import random
 import signal
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from stockade.audit.events import of_record
 from stockade.audit.ingest import CHECKPOINT, ingest
 from stockade.audit.log import Log
 from stockade.audit.spool import lines
-from support.spooled import WHEN, framed, refused, spooled, taken, whole
+from support.live import wait_until
+from support.spooled import WHEN, framed, log_bytes, refused, spooled, taken, whole
 
 FORK = multiprocessing.get_context("fork")
 
@@ -72,9 +73,10 @@ def test_readers_that_are_killed_take_nothing_twice_and_leave_nothing_out(tmp_pa
         spooled(tmp_path, range(count, count + 700))
         count += 700
         readers = [FORK.Process(target=_take_for_ever, args=(str(tmp_path),)) for _ in range(2)]
+        goal = log_bytes(tmp_path) + random.randrange(1, 200_000)  # less than these records have
         for one in readers:
             one.start()
-        time.sleep(0.05)
+        wait_until(lambda goal=goal: log_bytes(tmp_path) >= goal, "a reader is at it")
         for one in readers:
             os.kill(one.pid or 0, signal.SIGKILL)
             one.join(20)

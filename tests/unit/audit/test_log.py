@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import multiprocessing
 import os
+import random
 import signal
 import time
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from stockade.audit.chain import Link
 from stockade.audit.log import Log
 from stockade.audit.verify import Verdict, verify
 from stockade.errors import Error
+from support.live import wait_until
+from support.spooled import log_bytes
 
 SPAWN = multiprocessing.get_context("fork")
 
@@ -114,8 +117,9 @@ def test_a_repair_that_was_cut_is_repaired_too(tmp_path: Path, log: Log) -> None
 def test_killed_writers_leave_a_log_that_goes_on(tmp_path: Path) -> None:
     for _ in range(15):
         writer = SPAWN.Process(target=_write, args=(tmp_path, 1, 1_000_000))
+        goal = log_bytes(tmp_path) + random.randrange(1, 60_000)
         writer.start()
-        time.sleep(0.03)
+        wait_until(lambda goal=goal: log_bytes(tmp_path) >= goal, "the writer writes")
         assert writer.pid is not None
         os.kill(writer.pid, signal.SIGKILL)
         writer.join(20)
