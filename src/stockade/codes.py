@@ -84,7 +84,7 @@ CODES: dict[str, Code] = {
     "profile_invalid": Code("a profile file is invalid or unreadable", "repair the file"),
     "rules_invalid": Code("a reviewed list of the package is invalid", "reinstall the package"),
     "state_home_invalid": Code("the state home cannot be used safely", "set STOCKADE_HOME to a directory of yours"),
-    "audit_unavailable": Code("policy requires a record and it cannot be written",
+    "audit_unavailable": Code("the audit log, or a record that policy requires, cannot be read or written",
                               "make the state home writable"),
     "audit_damaged": Code("the audit log was changed where it would go on",
                           "stockade audit verify says where; move the log away as it is, a new one begins"),

@@ -349,3 +349,15 @@ def test_an_answer_without_the_newest_records_says_so(actor: Actor, state: str) 
     finally:
         os.close(held)
     assert len(logged(actor, state)) == 5
+
+
+@requirement("audit.damage")
+def test_doctor_says_that_the_log_takes_no_more(actor: Actor, state: str) -> None:
+    said(actor, state, "run", "--quiet", "true")
+    said(actor, state, "audit", "verify")
+    path = actor.host(f"{state}/audit/log/00000001.jsonl")
+    whole = path.read_bytes()
+    assert said(actor, state, "doctor", "--json").json()["faults"] == []
+    path.write_bytes(whole.replace(b'"exit_code":0', b'"exit_code":1'))
+    (fault,) = said(actor, state, "doctor", "--json").json()["faults"]
+    assert fault["code"] == "audit_damaged" and "verify" in fault["hint"], fault

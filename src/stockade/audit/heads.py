@@ -1,9 +1,9 @@
 """Signed heads: how far the log had come, for somebody who has the public key alone.
 
-Owns: the Ed25519 key of a state home, the form of a head and what is signed. A head says number and hash of one
-record and so of all before it. Without the package ``cryptography`` (extra ``audit``) heads are written without a
-signature, and say so. Fails closed: a key that cannot be read is an error, never a new key under the old name.
-Read next: ``verify.py``.
+Owns: the form of a head, what is signed, and the file of heads. A head says number and hash of one record and so of
+all before it. Without the package ``cryptography`` (extra ``audit``) heads are written without a signature, and say
+so. Fails closed: a head of a later record than the last one is an error, never passed over. Read next: ``keys.py``,
+``verify.py``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-FILE, PRIVATE, PUBLIC = "heads.jsonl", "audit.key", "audit.pub"
+FILE = "heads.jsonl"
 EVERY_S = 1.0
 # So that a signature of a head is one of nothing else.
 _CONTEXT = b"stockade audit head v1\0"
@@ -85,96 +85,11 @@ def can_sign() -> bool:
     return find_spec("cryptography") is not None
 
 
-def signer(keys: str) -> Signer | None:
-    """Return the signer of a directory of keys, whose key is made once; None without ``cryptography``.
-
-    Raises: Error(audit_key_invalid): the file is no key of ours, or others can read it.
-    """
-    if not can_sign():
-        return None
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    path = f"{keys}/{PRIVATE}"
-    raw = _read_private(path)
-    if raw is None:
-        _make(keys, Ed25519PrivateKey.generate())
-        raw = _read_private(path)
-    if raw is None or len(raw) != 32:
-        raise Error("audit_key_invalid", f"key {path!r}: got {len(raw or b'')} bytes, expected 32")
-    found = Signer(Ed25519PrivateKey.from_private_bytes(raw))
-    if not os.path.lexists(f"{keys}/{PUBLIC}"):  # its writer was killed, or somebody removed it
-        _place(f"{keys}/{PUBLIC}", found.public.hex().encode("ascii") + b"\n")
-    return found
-
-
-def public_key(path: str) -> bytes | None:
-    """Return the public key in a file, 64 hexadecimal characters; None where there is none.
-
-    Raises: Error(audit_key_invalid).
-    """
-    try:
-        with open(path, encoding="ascii") as stream:
-            raw = bytes.fromhex(stream.read(200))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as err:
-        raise Error("audit_key_invalid", f"public key {path!r}: {err}") from err
-    if len(raw) != 32:
-        raise Error("audit_key_invalid", f"public key {path!r}: got {len(raw)} bytes, expected 32")
-    return raw
-
-
-def _read_private(path: str) -> bytes | None:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | _FLAGS)
-    except FileNotFoundError:
-        return None
-    except OSError as err:
-        raise Error("audit_key_invalid", f"key {path!r}: {os.strerror(err.errno or 0)}") from err
-    with os.fdopen(descriptor, "rb") as stream:
-        info = os.fstat(descriptor)
-        if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o077:
-            raise Error("audit_key_invalid",
-                        f"key {path!r}: got a file that others can reach, expected one of ours with mode 0600")
-        return stream.read(64)
-
-
-def _make(keys: str, key: Ed25519PrivateKey) -> None:
-    """A whole file or none; where two processes make one, the first stays."""
-    os.makedirs(keys, 0o700, exist_ok=True)
-    raw = _raw_private(key)
-    _place(f"{keys}/{PRIVATE}", raw)
-
-
-def _raw_private(key: Ed25519PrivateKey) -> bytes:
-    from cryptography.hazmat.primitives import serialization as form
-
-    # Not private_bytes_raw(): distributions ship releases from before it (40).
-    raw: bytes = key.private_bytes(form.Encoding.Raw, form.PrivateFormat.Raw, form.NoEncryption())
-    return raw
-
-
 def _raw_public(key: Ed25519PrivateKey) -> bytes:
     from cryptography.hazmat.primitives import serialization as form
 
     raw: bytes = key.public_key().public_bytes(form.Encoding.Raw, form.PublicFormat.Raw)
     return raw
-
-
-def _place(path: str, data: bytes) -> None:
-    """link(2) makes the name for a whole file, and for none that exists."""
-    temporary = f"{path}.{os.getpid()}.{os.urandom(6).hex()}"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.link(temporary, path)
-    except FileExistsError:
-        pass
-    finally:
-        os.unlink(temporary)
 
 
 def note(directory: int, link: Link, by: Signer | None, *, at_once: bool, is_last: bool = True) -> None:
@@ -198,6 +113,13 @@ def note(directory: int, link: Link, by: Signer | None, *, at_once: bool, is_las
                 os.fdatasync(descriptor)
     except OSError as err:
         raise unavailable(f"heads {FILE}", err) from err
+
+
+def check_last(directory: int, link: Link) -> None:
+    """Compare the newest head with the last record. Raises: Error(audit_damaged), Error(audit_unavailable)."""
+    found = read(directory)
+    if found and found[-1].seq >= link.seq:
+        _check_last(found[-1], link)
 
 
 def _check_last(last: Head, link: Link) -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from stockade.audit.chain import Link, opened
 from stockade.audit.events import made, of_record
-from stockade.audit.log import DIRECTORY, LOCK_TIMEOUT_S, Log, take_lock
+from stockade.audit.lock import LOCK_TIMEOUT_S, take_lock
+from stockade.audit.log import DIRECTORY, Log
 from stockade.audit.query import event_of, lines_back
 from stockade.audit.retention import collect, prune
 from stockade.audit.segments import unavailable

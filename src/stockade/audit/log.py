@@ -18,7 +18,8 @@ from hashlib import sha256
 from stockade.audit import heads
 from stockade.audit.chain import Link, sealed
 from stockade.audit.events import made
-from stockade.audit.segments import TORN, name_of, numbers, open_segment, tail_of, unavailable
+from stockade.audit.lock import LOCK_TIMEOUT_S, no_lock, take_lock
+from stockade.audit.segments import TORN, damaged, link_before, name_of, numbers, open_segment, tail_of, unavailable
 from stockade.errors import Error
 from stockade.frozen import dataclass
 from stockade.ids import timestamp
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 DIRECTORY, LOCK = "log", "lock"
 SEGMENT_BYTES = 64 << 20
-LOCK_TIMEOUT_S = 5.0
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.0002, 0.02
 
 
 @dataclass(slots=True, kw_only=True)
@@ -159,7 +158,7 @@ class Log:
             os.close(self._lock)
             self._open_lock()
         if not take_lock(self._lock, timeout_s):
-            raise Error("audit_unavailable", f"audit log: lock: got none in {timeout_s:g} s, expected one")
+            raise no_lock(timeout_s)
 
     def _place(self) -> _Open:
         """The segment to write to, as it is now."""
@@ -170,7 +169,7 @@ class Log:
             info = os.fstat(place.descriptor)
         if info.st_size != place.size:
             tail = self._tail(place)
-            place.link = tail.link or self._link_before(place.number)
+            place.link = tail.link or link_before(self._directory, place.number)
             place.size, place.torn_bytes, place.unended = info.st_size, tail.torn_bytes, tail.unended
         if place.size < self._segment_bytes or place.torn_bytes or place.unended:
             return place
@@ -184,7 +183,7 @@ class Log:
         if not tail.damaged:
             return tail
         self._forget()
-        raise _damaged(place.number)
+        raise damaged(place.number)
 
     def _exists(self, number: int) -> bool:
         try:
@@ -210,20 +209,6 @@ class Log:
             os.fsync(self._directory)
         except OSError as err:
             raise unavailable("directory", err) from err
-
-    def _link_before(self, segment: int) -> Link:
-        """Of a segment that has no record yet."""
-        for number in reversed([number for number in numbers(self._directory) if number < segment]):
-            descriptor = open_segment(self._directory, number)
-            try:
-                tail = tail_of(descriptor)
-            finally:
-                os.close(descriptor)
-            if tail.link is not None:
-                return tail.link
-            if tail.damaged:
-                raise _damaged(number)
-        return Link()
 
     def _first(self, place: _Open) -> Iterator[dict[str, Any]]:
         """What has to be said before the events: of a new segment, or of what a killed writer left."""
@@ -257,25 +242,3 @@ class Log:
         held, self._open = self._open, None
         if held is not None:
             os.close(held.descriptor)
-
-
-def take_lock(descriptor: int, timeout_s: float) -> bool:
-    """Wait for the lock of an open file; tell whether it came in time. Raises: Error(audit_unavailable)."""
-    until, wait_s = time.monotonic() + timeout_s, _FIRST_WAIT_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= until:
-                return False
-        except OSError as err:
-            raise unavailable("lock", err) from err
-        else:
-            return True
-        time.sleep(wait_s)
-        wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
-
-
-def _damaged(number: int) -> Error:
-    return Error("audit_damaged", f"segment {name_of(number)}: got a last line that is no record and that no killed "
-                 "writer left, expected a record")

@@ -8,6 +8,7 @@ is written behind it. Read next: ``log.py``.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from errno import errorcode
@@ -28,6 +29,14 @@ _DIGITS = 8
 # Most who read from the end want the last line alone, at each change of writers.
 _FIRST_STEP = 4 << 10
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+_PLANTED = "move away what stands under the name"
+# By what the system said; else that of the code.
+_HINTS = {errno.ENOENT: "it went away meanwhile; try again", errno.ENOSPC: "make room on the disk of the state home",
+          errno.EDQUOT: "make room on the disk of the state home", errno.ELOOP: _PLANTED, errno.EISDIR: _PLANTED,
+          errno.ENOTDIR: _PLANTED, errno.EMFILE: "raise the limit of open files (ulimit -n)",
+          errno.EIO: "look at the disk of the state home"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +81,8 @@ def open_segment(directory: int, number: int, *, make: bool = False) -> int:
     if stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid():
         return descriptor
     os.close(descriptor)
-    raise Error("audit_unavailable", f"segment {name}: got a file of another kind or owner, expected one of ours")
+    raise Error("audit_unavailable", f"segment {name}: got a file of another kind or owner, expected one of ours",
+                hint="write as the account whose log it is; stockade audit verify DIR reads any")
 
 
 def read_segment(directory: int, number: int) -> int | None:
@@ -90,13 +100,25 @@ def read_segment(directory: int, number: int) -> int | None:
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
-    raise Error("audit_unavailable", f"segment {name}: got a file of another kind, expected a regular one")
+    raise Error("audit_unavailable", f"segment {name}: got a file of another kind, expected a regular one",
+                hint=_PLANTED)
 
 
 def unavailable(what: str, err: OSError) -> Error:
     """Return the error of a log that the host does not let us write or read."""
+    return Error("audit_unavailable", f"audit log: {what}: {told(err)}", hint=_HINTS.get(err.errno or 0))
+
+
+def told(err: OSError) -> str:
+    """Return an error of the system in its words and its name."""
     number = err.errno or 0
-    return Error("audit_unavailable", f"audit log: {what}: {os.strerror(number)} ({errorcode.get(number, '?')})")
+    return f"{os.strerror(number)} ({errorcode.get(number, '?')})"
+
+
+def damaged(number: int) -> Error:
+    """Return the error of a segment behind whose last line nothing is written."""
+    return Error("audit_damaged", f"segment {name_of(number)}: got a last line that is no record and that no killed "
+                 "writer left, expected a record")
 
 
 def tail_of(descriptor: int) -> Tail:
@@ -117,6 +139,21 @@ def tail_of(descriptor: int) -> Tail:
         if not is_torn(line, ended=ended):
             return Tail(link=None, damaged=True)
     return Tail(link=None, torn_bytes=size)
+
+
+def link_before(directory: int, segment: int) -> Link:
+    """Return the last link before a segment that has no record yet. Raises: Error(audit_unavailable, audit_damaged)."""
+    for number in reversed([number for number in numbers(directory) if number < segment]):
+        descriptor = open_segment(directory, number)
+        try:
+            tail = tail_of(descriptor)
+        finally:
+            os.close(descriptor)
+        if tail.damaged:
+            raise damaged(number)
+        if tail.link is not None:
+            return tail.link
+    return Link()
 
 
 def is_torn(line: bytes, *, ended: bool) -> bool:

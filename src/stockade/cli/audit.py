@@ -16,13 +16,13 @@ from collections import Counter
 from itertools import islice, takewhile
 from typing import Any
 
-from stockade.audit import heads, retention
-from stockade.audit.heads import public_key
+from stockade.audit import keys, retention
 from stockade.audit.ingest import ingest
 from stockade.audit.log import DIRECTORY, Log
 from stockade.audit.query import Filter, backwards, events
 from stockade.audit.query import table as cells
 from stockade.audit.redact import clipped
+from stockade.audit.segments import told
 from stockade.cli.grammar import Parsed, usage
 from stockade.cli.output import Progress, clean, emit, paint, say, table, tell
 from stockade.cli.request import retention_s, state_home
@@ -46,10 +46,11 @@ class Place:
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[int]:
+    """Open a log directory. Raises: ConfigError(audit_unavailable)."""
     try:
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as err:
-        raise ConfigError("audit_unavailable", f"log {path!r}: {os.strerror(err.errno or 0)}",
+        raise ConfigError("audit_unavailable", f"log {path!r}: {told(err)}",
                           hint="give the directory log of an audit directory") from err
     try:
         yield directory
@@ -64,15 +65,17 @@ def own() -> Place:
     """
     home, path = state_home(), f"{state_home().audit}/{DIRECTORY}"
     try:
-        with contextlib.closing(Log(home.audit, signer=heads.signer(home.keys))) as log:
+        with contextlib.closing(Log(home.audit, signer=keys.signer(home.keys))) as log:
             taken = ingest(home.audit, log, keep_s=retention_s() or retention.DEFAULT_S)
+        if log.degraded:
+            tell(f"audit log: the last head could not be written: {log.degraded}")
         if taken.busy:
             tell("another process takes the spool into the log and is not done: the newest records are missing here")
     except Error as err:
         if err.code != "audit_damaged":
             raise
         tell(f"{err.code}: {err.message}")
-    return Place(path=path, public=public_key(f"{home.keys}/{heads.PUBLIC}"))
+    return Place(path=path, public=keys.public_key(f"{home.keys}/{keys.PUBLIC}"))
 
 
 def query(parsed: Parsed) -> int:

@@ -6,11 +6,12 @@ it, a log is whole only where a head is signed by that key. Read next: ``audit/v
 
 from __future__ import annotations
 
-import os
 import sys
 
 from stockade.audit import heads
 from stockade.audit.heads import Head
+from stockade.audit.keys import public_key
+from stockade.audit.segments import told
 from stockade.audit.verify import Verdict, verify
 from stockade.cli.audit import opened, own
 from stockade.cli.grammar import Parsed
@@ -56,10 +57,10 @@ def _place(parsed: Parsed) -> tuple[str, bytes | None, bool]:
     file = parsed.text("key")
     if file is None:
         return path, place.public if place else None, False
-    public = heads.public_key(file)
+    hint = "give a copy of the file audit.pub of the keys directory"
+    public = public_key(file, hint)
     if public is None:
-        raise ConfigError("audit_key_invalid", f"public key {file!r}: no such file",
-                          hint="give the file audit.pub of the keys directory")
+        raise ConfigError("audit_key_invalid", f"public key {file!r}: got no such file, expected one", hint=hint)
     return path, public, True
 
 
@@ -127,5 +128,5 @@ def anchor(parsed: Parsed) -> int:
         with open(path, "a", encoding="ascii") as stream:
             stream.write(line)
     except OSError as err:
-        raise ConfigError("audit_unavailable", f"file {path!r}: {os.strerror(err.errno or 0)}") from err
+        raise ConfigError("audit_unavailable", f"file {path!r}: {told(err)}", hint="name a file to append to") from err
     return 0

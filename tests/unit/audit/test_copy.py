@@ -12,7 +12,8 @@ import pytest
 
 from stockade.audit import verify as module
 from stockade.audit.chain import Link, sealed
-from stockade.audit.heads import Head, parse, read, signer
+from stockade.audit.heads import Head, parse, read
+from stockade.audit.keys import signer
 from stockade.audit.log import Log
 from stockade.audit.query import Filter, backwards, events
 from stockade.audit.retention import prune

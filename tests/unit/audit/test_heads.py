@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from stockade.audit.chain import Link, sealed
-from stockade.audit.heads import PRIVATE, PUBLIC, Head, Signer, is_signed_by, parse, public_key, read, signer
+from stockade.audit.heads import Head, Signer, is_signed_by, parse, read
+from stockade.audit.keys import PRIVATE, PUBLIC, public_key, signer
 from stockade.audit.log import Log
 from stockade.audit.verify import Verdict, verify
 from stockade.errors import Error
@@ -135,7 +136,7 @@ def _bare(code: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 def test_without_the_package_a_head_has_no_signature_and_no_key_is_made(tmp_path: Path) -> None:
     done = _bare(
-        "from stockade.audit.heads import signer; from stockade.audit.log import Log\n"
+        "from stockade.audit.keys import signer; from stockade.audit.log import Log\n"
         "by = signer(sys.argv[1] + '/keys'); log = Log(sys.argv[1], signer=by)\n"
         "log.append([{'type': 'app.test'}], critical=True); log.close(); print(by)", str(tmp_path))
     assert (done.returncode, done.stdout) == (0, "None\n"), done
