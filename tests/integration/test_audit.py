@@ -361,3 +361,9 @@ def test_doctor_says_that_the_log_takes_no_more(actor: Actor, state: str) -> Non
     path.write_bytes(whole.replace(b'"exit_code":0', b'"exit_code":1'))
     (fault,) = said(actor, state, "doctor", "--json").json()["faults"]
     assert fault["code"] == "audit_damaged" and "verify" in fault["hint"], fault
+
+
+@pytest.mark.parametrize("words", [["--app", "\udcff"], ["\udcff"], ["--plan", "\udcff"], ["--run", "\udcff"]])
+def test_a_question_that_no_record_can_answer_is_a_usage_error(actor: Actor, state: str, words: list[str]) -> None:
+    found = said(actor, state, "audit", "query", *words)
+    assert (found.status, found.err.partition(": ")[2].partition(":")[0]) == (2, "usage"), found

@@ -19,6 +19,7 @@ from stockade.audit.query import event_of, lines_back
 from stockade.audit.retention import collect, prune
 from stockade.audit.segments import unavailable
 from stockade.audit.spool import Spooled, lines
+from stockade.canonicaljson import MAX_INTEGER
 from stockade.frozen import dataclass
 from stockade.ids import digest, timestamp
 from stockade.jsontext import dumps, loads
@@ -131,7 +132,7 @@ def _checkpoint(audit: str) -> tuple[Link, Positions]:
     try:
         table = loads(Path(f"{audit}/{DIRECTORY}/{CHECKPOINT}").read_bytes())
         link = Link(seq=int(table["seq"]), hash=str(table["hash"]))
-        return link, {str(name): int(end) for name, end in table["positions"].items()}
+        return link, {str(name): min(int(end), MAX_INTEGER) for name, end in table["positions"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Link(), {}  # the log says it all, only slower
 

@@ -79,13 +79,19 @@ def verify(directory: int, marks: Mapping[int, str] = _NO_MARKS, *, signed_to: i
     part that is read.
     Raises: Error(audit_unavailable).
     """
+    verdict = None
     for _ in range(_TRIES):
         try:
-            return _Walk(directory, marks, signed_to, progress).verdict()
+            walk = _Walk(directory, marks, signed_to, progress)
+            verdict = walk.verdict()
         except _Gone:
             continue
+        if not walk.may_be_half_written(verdict):
+            return verdict
+    if verdict is not None:
+        return verdict
     raise Error("audit_unavailable", f"audit log: got segments that went while they were read, {_TRIES} times, "
-                "expected them to stay")
+                "expected them to stay", hint="try again, or check a copy")
 
 
 class _Walk:
@@ -97,7 +103,7 @@ class _Walk:
         self._found = numbers(directory)
         self._start = self._last = self._first()
         self._line = self._before = _Line(segment=1, number=1, text=b"", ended=True)
-        self._told, self._torn = self._start.seq == 0, 0
+        self._told, self._torn, self._size = self._start.seq == 0, 0, self._last_size()
         self._skipped: list[_Line] = []
 
     def verdict(self) -> Verdict:
@@ -115,6 +121,20 @@ class _Walk:
         if max(self._marks, default=0) > self._last.seq:
             return self._said(self._at(self._line, "truncated"))
         return self._said(None)
+
+    def may_be_half_written(self, verdict: Verdict) -> bool:
+        """Tell whether what is damaged was the last segment, and somebody writes to it: then it may be whole now."""
+        damaged = verdict.damage is not None and [verdict.damage.segment] == self._found[-1:]
+        return damaged and self._last_size() != self._size
+
+    def _last_size(self) -> int:
+        descriptor = read_segment(self._directory, self._found[-1]) if self._found else None
+        if descriptor is None:
+            return 0
+        try:
+            return os.fstat(descriptor).st_size
+        finally:
+            os.close(descriptor)
 
     def _said(self, damage: Damage | None) -> Verdict:
         good = damage.seq - 1 if damage else self._last.seq

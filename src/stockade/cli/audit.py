@@ -98,10 +98,15 @@ def _found(parsed: Parsed) -> Iterator[dict[str, Any]]:
 
 def _filter(parsed: Parsed) -> Filter:
     since, until = ((text := parsed.text(name)) and moment(name, text) for name in ("since", "until"))
-    return Filter(since=since, until=until, tier=parsed.text("tier"),
+    found = Filter(since=since, until=until, tier=parsed.text("tier"),
                   outcome=parsed.text("outcome"), kind=parsed.text("type"), app=parsed.text("app"),
                   plan=parsed.text("plan"), run=parsed.text("run"), downgrade=parsed.flag("downgrade"),
                   text=" ".join(parsed.words) or None)
+    try:
+        found.needles()
+    except ValueError:
+        raise usage("what is looked for: got bytes that are no UTF-8, expected text as a record has it") from None
+    return found
 
 
 def _print(event: dict[str, Any], *, as_json: bool) -> None:

@@ -39,7 +39,7 @@ def check(parsed: Parsed) -> int:
         # Whoever cannot check a signature is told of damage at least where a head and the chain disagree.
         marks = found.signed if public else found.others
         with Progress("checking", 1) as bar:
-            verdict = verify(directory, {head.seq: head.hash for head in marks}, progress=bar.step,
+            verdict = verify(directory, _marks(marks), progress=bar.step,
                              signed_to=max((head.seq for head in found.signed), default=0))
     unknown = not verdict.last.seq or (given and not found.signed)
     status = DAMAGED if verdict.damage or found.forged else CANNOT_TELL if unknown else WHOLE
@@ -73,6 +73,14 @@ def _told_apart(found: list[Head], public: bytes | None) -> _Heads:
         else:
             (told.signed if heads.is_signed_by(head, public) else told.forged).append(head)
     return told
+
+
+def _marks(found: list[Head]) -> dict[int, str]:
+    """The hash of each record of which there is a head; one that no record has, where two heads do not agree."""
+    marks: dict[int, str] = {}
+    for head in found:
+        marks[head.seq] = head.hash if marks.get(head.seq, head.hash) == head.hash else ""
+    return marks
 
 
 def _emit(verdict: Verdict, found: _Heads, status: int) -> None:

@@ -171,3 +171,34 @@ def test_a_last_line_of_a_segment_that_was_written_anew_is_named_where_it_is(cop
     path.write_bytes(b"".join(rest) + sealed({"type": "app.forged"}, Link(seq=before.seq, hash=before.hash))[0])
     damage = verify(copy).damage
     assert damage is not None and (damage.kind, damage.segment, damage.line, damage.seq) == ("edited", 1, len(rest) + 1, before.seq + 1)
+
+
+def test_a_record_that_is_being_written_is_no_torn_tail(copy: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = max((tmp_path / "log").glob("0*.jsonl"))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-40])
+    assert verify(copy).damage == module.Damage(kind="torn_tail", seq=verify(copy).last.seq + 1, segment=int(path.stem), line=whole.count(b"\n"))
+    real = module.is_torn
+
+    def goes_on(line: bytes, *, ended: bool) -> bool:
+        path.write_bytes(whole)
+        return real(line, ended=ended)
+
+    monkeypatch.setattr(module, "is_torn", goes_on)
+    assert verify(copy).damage is None
+
+
+def test_two_heads_of_one_record_that_do_not_agree_are_damage(copy: int) -> None:
+    last = verify(copy).last
+    good, other = Head(seq=last.seq, hash=last.hash, ts=WHEN), Head(seq=last.seq, hash="ab" * 32, ts=WHEN)
+    assert verify(copy, auditcheck._marks([good, good])).damage is None
+    for heads in ([good, other], [other, good], [good, other, good], [other, good, good]):
+        assert verify(copy, auditcheck._marks(heads)).damage is not None
+
+
+def test_heads_without_a_log_are_damage(copy: int, tmp_path: Path) -> None:
+    marks = auditcheck._marks(read(copy))
+    for path in (tmp_path / "log").glob("0*.jsonl"):
+        path.unlink()
+    damage = verify(copy, marks).damage
+    assert damage is not None and (damage.kind, damage.seq) == ("truncated", 1)
