@@ -12,6 +12,7 @@ import os
 import sys
 from typing import Any
 
+from stockade.audit.health import fault as audit_fault
 from stockade.codes import CODES
 from stockade.errors import Error, LaunchFailed, Refused
 from stockade.frozen import dataclass
@@ -101,6 +102,9 @@ def examine(progress: Callable[[float], None] = lambda part: None) -> Health:
         host = host_facts(state, fresh=True)
     except Error as error:
         faults.append(error)
+    log = audit_fault(state.audit) if state is not None else None
+    if log is not None:
+        faults.append(log)
     trials: list[Trial] = []
     pairs = [(tier, net) for tier in reversed(ALL_TIERS) for net in NETS]
     for number, (tier, net) in enumerate(pairs):

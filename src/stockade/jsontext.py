@@ -62,6 +62,19 @@ def loads(text: str | bytes) -> Any:
     return value
 
 
+def begins_with_object(text: bytes) -> bool:
+    """Tell whether a whole JSON object stands at the beginning, whatever comes behind it."""
+    if not text.startswith(b"{"):
+        return False
+    import json
+
+    try:
+        json.JSONDecoder().raw_decode(text.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 def dumps(value: Any, *, sort_keys: bool = False, ascii_only: bool = True, compact: bool = False) -> str:
     """Return the JSON text of a value, in one line. Raises: TypeError, ValueError (a NaN or a cycle)."""
     comma, colon = (",", ":") if compact else (", ", ": ")

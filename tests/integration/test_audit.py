@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -169,6 +170,23 @@ def test_one_flipped_bit_is_an_error_with_its_number(actor: Actor, state: str) -
 
 
 @requirement("audit.damage")
+def test_a_changed_end_stays_damage_whatever_runs_after_it(actor: Actor, state: str) -> None:
+    for _ in range(2):
+        said(actor, state, "run", "--quiet", "true")
+    assert said(actor, state, "audit", "verify").status == 0
+    log = actor.host(f"{state}/audit/log")
+    path = log / "00000001.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"exit_code":0', b'"exit_code":1'))
+    (log / "heads.jsonl").unlink()
+    said(actor, state, "run", "--quiet", "true")
+    found = said(actor, state, "audit", "verify")
+    assert (found.status, found.out.partition(" at ")[0]) == (1, "damaged: edited"), found
+    assert found.err.startswith("stockade: audit_damaged: segment 00000001.jsonl: "), found
+    shown = said(actor, state, "audit", "query", "--json")
+    assert shown.status == 0 and len(shown.out.splitlines()) == 5 and "audit_damaged" in shown.err, shown
+
+
+@requirement("audit.damage")
 @pytest.mark.known_gap("no_cryptography_for_accounts")
 def test_a_copy_is_whole_by_its_key_and_cannot_be_told_without_its_heads(actor: Actor, state: str) -> None:
     said(actor, state, "run", "--quiet", "true")
@@ -186,12 +204,54 @@ def test_a_copy_is_whole_by_its_key_and_cannot_be_told_without_its_heads(actor: 
     assert (found.status, found.out.partition(":")[0]) == (2, "cannot tell"), found
 
 
+@requirement("audit.complete")
+def test_old_files_of_the_spool_go_once_the_log_has_them(actor: Actor, state: str) -> None:
+    said(actor, state, "run", "--quiet", "true")
+    spool = actor.host(f"{state}/audit/spool.jsonl")
+    old = spool.with_name("spool.jsonl.00000000000000000000000000")
+    spool.rename(old)
+    os.utime(old, (1, 1))
+    said(actor, state, "run", "--quiet", "true")
+    assert old.exists() and len(logged(actor, state, "--type", "spawn.started")) == 2
+    assert len(logged(actor, state, "--type", "spawn.started")) == 2 and not old.exists() and spool.exists()
+
+
+@requirement("audit.damage")
+def test_a_log_that_was_cut_stays_damage_whatever_runs_after_it(actor: Actor, state: str) -> None:
+    for _ in range(2):
+        said(actor, state, "run", "--quiet", "true")
+    assert said(actor, state, "audit", "verify").status == 0
+    path = actor.host(f"{state}/audit/log/00000001.jsonl")
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2]))
+    for status in (0, 3, 4):
+        found = said(actor, state, "audit", "verify")
+        assert (found.status, found.out.partition(":")[0]) == (1, "damaged"), found
+        said(actor, state, "run", "--quiet", "sh", "-c", f"exit {status}")
+    shown = logged(actor, state, "--type", "spawn.finished")
+    assert [event["detail"]["exit_code"] for event in shown][-2:] == [3, 4]
+
+
+@requirement("audit.damage")
+def test_what_is_no_log_is_not_called_whole(actor: Actor, state: str) -> None:
+    empty, hollow = (actor.make_dir(f"{actor.home}/{name}") for name in ("empty", "hollow"))
+    actor.put(f"{hollow}/00000001.jsonl", "")
+    for where in (["/etc"], [empty], [hollow], []):
+        found = said(actor, state, "audit", "verify", *where)
+        assert (found.status, found.out.partition(" is in ")[0]) == (2, "cannot tell: no record of a log"), found
+    assert said(actor, state, "audit", "verify", empty, "--json").json()["whole"] is False
+    said(actor, state, "run", "--quiet", "true")
+    assert said(actor, state, "audit", "verify").status == 0
+
+
 def test_the_last_events_are_printed_in_their_order(actor: Actor, state: str) -> None:
     for number in range(3):
         said(actor, state, "run", "--quiet", "sh", "-c", f"exit {number}")
     lines = [json.loads(text) for text in said(actor, state, "audit", "tail", "-n", "4", "--json").out.splitlines()]
     assert [event["seq"] for event in lines] == [7, 8, 9, 10]
-    assert said(actor, state, "audit", "tail", "-n", "x").status == 2
+    for number in ("x", "-1", "9" * 20, "9" * 5000, "\u0663"):
+        assert said(actor, state, "audit", "tail", "-n", number).status == 2
+    for when in ("2026-13-77", "2026-11-30T12+99:00"):
+        assert said(actor, state, "audit", "query", "--since", when).status == 2
 
 
 @requirement("audit.unsigned")
@@ -229,6 +289,22 @@ def test_what_a_box_says_is_of_the_inside_and_nothing_else_of_it_gets_there(acto
     assert len(logged(actor, state, "--type", "spawn.started")) == 1
 
 
+DRIVES = SAYS.replace("json.dumps(", 'json.dumps(ensure_ascii=False, obj=').replace("by-a-box", "by-a-box\\x9b31m\\u202e\\x7f\\x1b[2J\\x85")
+
+
+@requirement("audit.inside")
+def test_what_a_box_says_drives_no_terminal(actor: Actor, state: str) -> None:
+    assert said(actor, state, "run", "--quiet", "--tier", "standard", PYTHON, "-c", DRIVES).status == 0
+    (spoken,) = logged(actor, state, "by-a-box")
+    assert all(mark in spoken["detail"]["data"] for mark in "\x9b\u202e\x7f"), spoken
+    odd = f"{actor.home}/odd\x9b\x7f\u202e"
+    said(actor, state, "run", "--quiet", "--tier", "standard", odd)
+    for words in (["query"], ["query", "--json"], ["export"], ["export", "--format", "csv"], ["tail"], ["tail", "--json"]):
+        found = said(actor, state, "audit", *words)
+        assert found.status == 0 and len(found.out.splitlines()) >= 4, found
+        assert not set("\x9b\x7f\u202e\x85\x1b") & set(found.out), words
+
+
 @requirement("audit.inside")
 @pytest.mark.parametrize("tier", ["standard", "guarded", "strict"])
 def test_a_box_neither_reads_nor_writes_the_log(actor: Actor, state: str, tier: str) -> None:
@@ -258,3 +334,36 @@ def test_no_secret_of_a_command_line_or_path_is_in_the_log(actor: Actor, state: 
     said(actor, state, "run", "--quiet", "--tier", "strict", PYTHON, "-c", SAYS.replace("by-a-box", token))
     text = said(actor, state, "audit", "export").out
     assert token not in text and "[redacted]" in text
+
+
+def test_an_answer_without_the_newest_records_says_so(actor: Actor, state: str) -> None:
+    said(actor, state, "run", "--quiet", "true")
+    assert len(logged(actor, state)) == 3
+    said(actor, state, "run", "--quiet", "true")
+    held = os.open(actor.host(f"{state}/audit/log/ingest.lock"), os.O_RDWR)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        for words in (["verify", "--json"], ["tail", "--json"]):
+            found = said(actor, state, "audit", *words)
+            assert "the newest records are missing" in found.err, found
+    finally:
+        os.close(held)
+    assert len(logged(actor, state)) == 5
+
+
+@requirement("audit.damage")
+def test_doctor_says_that_the_log_takes_no_more(actor: Actor, state: str) -> None:
+    said(actor, state, "run", "--quiet", "true")
+    said(actor, state, "audit", "verify")
+    path = actor.host(f"{state}/audit/log/00000001.jsonl")
+    whole = path.read_bytes()
+    assert said(actor, state, "doctor", "--json").json()["faults"] == []
+    path.write_bytes(whole.replace(b'"exit_code":0', b'"exit_code":1'))
+    (fault,) = said(actor, state, "doctor", "--json").json()["faults"]
+    assert fault["code"] == "audit_damaged" and "verify" in fault["hint"], fault
+
+
+@pytest.mark.parametrize("words", [["--app", "\udcff"], ["\udcff"], ["--plan", "\udcff"], ["--run", "\udcff"]])
+def test_a_question_that_no_record_can_answer_is_a_usage_error(actor: Actor, state: str, words: list[str]) -> None:
+    found = said(actor, state, "audit", "query", *words)
+    assert (found.status, found.err.partition(": ")[2].partition(":")[0]) == (2, "usage"), found

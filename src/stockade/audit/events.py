@@ -2,15 +2,15 @@
 
 Owns: the fields of an event (``schemas/audit-event.v1.json``) and the words of type and outcome. What a box said is
 an event of type ``inside.record`` and origin ``inside`` and never becomes another. Fails closed: a record of a kind
-that is not known becomes ``audit.unknown`` with its digest, and is not dropped.
+that is not known, or that no line of the log can hold, becomes ``audit.unknown`` with its digest, and is not dropped.
 Read next: ``ingest.py``, ``redact.py``.
 """
 
 from __future__ import annotations
 
-import os
 import re
 
+from stockade.audit.chain import MAX_LINE_BYTES
 from stockade.audit.redact import clipped, redacted
 from stockade.canonicaljson import encode
 from stockade.ids import digest, timestamp, ulid
@@ -27,6 +27,8 @@ _TIERS = ("requested_tier", "active_tier", "tier_known", "effective_tier", "tier
 _END = ("exit_code", "signal", "limit_hit", "wall_ms", "cpu_ms", "max_rss_bytes", "guard_lost", "net_denied")
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z", re.ASCII)
 MAX_INSIDE = 4096
+# What the chain adds to an event, and where it was in the spool, is less.
+_MAX_BYTES = MAX_LINE_BYTES - 1024
 
 
 def made(kind: str, outcome: str, ts: str, **fields: Any) -> dict[str, Any]:
@@ -36,17 +38,21 @@ def made(kind: str, outcome: str, ts: str, **fields: Any) -> dict[str, Any]:
             "detail": None, "source": None, **fields}
 
 
-def of_record(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the event of a launcher's record (``schemas/receipt.v1.json``), without its place in the chain."""
+def of_record(record: dict[str, Any], line: bytes, uid: int) -> dict[str, Any]:
+    """Return the event of a launcher's record (``schemas/receipt.v1.json``), without its place in the chain.
+
+    Args: line: of the spool, which the record was read from; uid: of whoever wrote it.
+    """
     make = _MAKERS.get(str(record.get("record")))
     if record.get("origin") == "inside":
         make = _inside
     try:
-        event = make(record) if make else _unknown(record)
-        encode(event)
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return _unknown(record)
-    return event
+        event = make(record) if make else None
+        if event is not None and len(encode(event)) <= _MAX_BYTES:
+            return {**event, "actor": event["actor"] and {**event["actor"], "uid": uid}}
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        pass
+    return _unknown(record, line)
 
 
 def _launch(record: dict[str, Any]) -> dict[str, Any]:
@@ -90,7 +96,7 @@ def _decided(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _actor(record: dict[str, Any], pid: int | None) -> dict[str, Any]:
-    return {"caller": record["caller"], "app": None, "session": None, "uid": os.geteuid(), "pid": pid, "site": None}
+    return {"caller": record["caller"], "app": None, "session": None, "uid": None, "pid": pid, "site": None}
 
 
 def _request(record: dict[str, Any]) -> dict[str, Any]:
@@ -117,10 +123,9 @@ def _inside(record: dict[str, Any]) -> dict[str, Any]:
                 detail={"data": clipped(redacted(record["data"]), MAX_INSIDE)})
 
 
-def _unknown(record: dict[str, Any]) -> dict[str, Any]:
-    text = repr(sorted(record.items(), key=lambda item: str(item[0]))).encode("utf-8", "backslashreplace")
+def _unknown(record: dict[str, Any], line: bytes) -> dict[str, Any]:
     origin = "inside" if record.get("origin") == "inside" else "outside"
-    detail = {"bytes": len(text), "sha256": digest(text)}
+    detail = {"bytes": len(line), "sha256": digest(line)}
     return made("audit.unknown", "failed", timestamp(), origin=origin, detail=detail)
 
 

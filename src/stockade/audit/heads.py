@@ -1,9 +1,9 @@
 """Signed heads: how far the log had come, for somebody who has the public key alone.
 
-Owns: the Ed25519 key of a state home, the form of a head and what is signed. A head says number and hash of one
-record and so of all before it. Without the package ``cryptography`` (extra ``audit``) heads are written without a
-signature, and say so. Fails closed: a key that cannot be read is an error, never a new key under the old name.
-Read next: ``verify.py``.
+Owns: the form of a head, what is signed, and the file of heads. A head says number and hash of one record and so of
+all before it. Without the package ``cryptography`` (extra ``audit``) heads are written without a signature, and say
+so. Fails closed: a head of a later record than the last one is an error, never passed over. Read next: ``keys.py``,
+``verify.py``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import stat
 import time
+from errno import ENOSPC
 
 from stockade.audit.chain import Link
 from stockade.audit.segments import lines_backwards, unavailable
@@ -26,10 +27,12 @@ if TYPE_CHECKING:
 
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-FILE, PRIVATE, PUBLIC = "heads.jsonl", "audit.key", "audit.pub"
+FILE = "heads.jsonl"
 EVERY_S = 1.0
 # So that a signature of a head is one of nothing else.
 _CONTEXT = b"stockade audit head v1\0"
+_FORMS = tuple({"seq": int, "hash": str, "ts": str, "key": key, "sig": sig}
+               for key in (str, type(None)) for sig in (str, type(None)))
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -82,74 +85,6 @@ def can_sign() -> bool:
     return find_spec("cryptography") is not None
 
 
-def signer(keys: str) -> Signer | None:
-    """Return the signer of a directory of keys, whose key is made once; None without ``cryptography``.
-
-    Raises: Error(audit_key_invalid): the file is no key of ours, or others can read it.
-    """
-    if not can_sign():
-        return None
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    path = f"{keys}/{PRIVATE}"
-    raw = _read_private(path)
-    if raw is None:
-        _make(keys, Ed25519PrivateKey.generate())
-        raw = _read_private(path)
-    if raw is None or len(raw) != 32:
-        raise Error("audit_key_invalid", f"key {path!r}: got {len(raw or b'')} bytes, expected 32")
-    return Signer(Ed25519PrivateKey.from_private_bytes(raw))
-
-
-def public_key(path: str) -> bytes | None:
-    """Return the public key in a file, 64 hexadecimal characters; None where there is none.
-
-    Raises: Error(audit_key_invalid).
-    """
-    try:
-        with open(path, encoding="ascii") as stream:
-            raw = bytes.fromhex(stream.read(200))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as err:
-        raise Error("audit_key_invalid", f"public key {path!r}: {err}") from err
-    if len(raw) != 32:
-        raise Error("audit_key_invalid", f"public key {path!r}: got {len(raw)} bytes, expected 32")
-    return raw
-
-
-def _read_private(path: str) -> bytes | None:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | _FLAGS)
-    except FileNotFoundError:
-        return None
-    except OSError as err:
-        raise Error("audit_key_invalid", f"key {path!r}: {os.strerror(err.errno or 0)}") from err
-    with os.fdopen(descriptor, "rb") as stream:
-        info = os.fstat(descriptor)
-        if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o077:
-            raise Error("audit_key_invalid",
-                        f"key {path!r}: got a file that others can reach, expected one of ours with mode 0600")
-        return stream.read(64)
-
-
-def _make(keys: str, key: Ed25519PrivateKey) -> None:
-    """Two files, whole or not there; where two processes make one, the first stays."""
-    os.makedirs(keys, 0o700, exist_ok=True)
-    raw = _raw_private(key)
-    _place(f"{keys}/{PRIVATE}", raw)
-    if _read_private(f"{keys}/{PRIVATE}") == raw:
-        _place(f"{keys}/{PUBLIC}", _raw_public(key).hex().encode("ascii") + b"\n")
-
-
-def _raw_private(key: Ed25519PrivateKey) -> bytes:
-    from cryptography.hazmat.primitives import serialization as form
-
-    # Not private_bytes_raw(): distributions ship releases from before it (40).
-    raw: bytes = key.private_bytes(form.Encoding.Raw, form.PrivateFormat.Raw, form.NoEncryption())
-    return raw
-
-
 def _raw_public(key: Ed25519PrivateKey) -> bytes:
     from cryptography.hazmat.primitives import serialization as form
 
@@ -157,43 +92,47 @@ def _raw_public(key: Ed25519PrivateKey) -> bytes:
     return raw
 
 
-def _place(path: str, data: bytes) -> None:
-    """link(2) makes the name for a whole file, and for none that exists."""
-    temporary = f"{path}.{os.getpid()}.{os.urandom(6).hex()}"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.link(temporary, path)
-    except FileExistsError:
-        pass
-    finally:
-        os.unlink(temporary)
-
-
-def note(directory: int, link: Link, by: Signer | None, *, at_once: bool) -> None:
+def note(directory: int, link: Link, by: Signer | None, *, at_once: bool, is_last: bool = True) -> None:
     """Append a head of the chain, at most one a second unless ``at_once``; none where the last says the same.
 
-    Below the lock of the log. Raises: Error(audit_unavailable).
+    Below the lock of the log. Args: is_last: the chain ends with ``link``, so that no head can be of a later record.
+    Raises: Error(audit_unavailable); Error(audit_damaged): one is, and so the end of the log is gone.
     """
     try:
         descriptor = os.open(FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT | _FLAGS, 0o600, dir_fd=directory)
         with os.fdopen(descriptor, "rb+", buffering=0):
             info = os.fstat(descriptor)
-            if not at_once and info.st_size and time.time() - info.st_mtime < EVERY_S:
+            if not at_once and info.st_size and 0 <= time.time() - info.st_mtime < EVERY_S:
                 return
             last = _last(descriptor, info.st_size)
             if last is not None and last.seq >= link.seq:
-                return
-            ended = not info.st_size or os.pread(descriptor, 1, info.st_size - 1) == b"\n"
+                return _check_last(last, link) if is_last else None
             head = by.head(link, timestamp()) if by else Head(seq=link.seq, hash=link.hash, ts=timestamp())
-            os.write(descriptor, (b"" if ended else b"\n") + head.line())
+            _append(descriptor, info.st_size, head)
             if at_once:
                 os.fdatasync(descriptor)
     except OSError as err:
         raise unavailable(f"heads {FILE}", err) from err
+
+
+def check_last(directory: int, link: Link) -> None:
+    """Compare the newest head with the last record. Raises: Error(audit_damaged), Error(audit_unavailable)."""
+    found = read(directory)
+    if found and found[-1].seq >= link.seq:
+        _check_last(found[-1], link)
+
+
+def _check_last(last: Head, link: Link) -> None:
+    if (last.seq, last.hash) != (link.seq, link.hash):
+        raise Error("audit_damaged", f"audit log: got record {link.seq} as the last one, and a head of record "
+                    f"{last.seq}, expected the log to have all of which there is a head")
+
+
+def _append(descriptor: int, size: int, head: Head) -> None:
+    ended = not size or os.pread(descriptor, 1, size - 1) == b"\n"
+    data = (b"" if ended else b"\n") + head.line()
+    if os.write(descriptor, data) < len(data):
+        raise OSError(ENOSPC, os.strerror(ENOSPC))
 
 
 def _last(descriptor: int, size: int) -> Head | None:
@@ -212,20 +151,48 @@ def read(directory: int) -> list[Head]:
         return []
     except OSError as err:
         raise unavailable(f"heads {FILE}", err) from err
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise Error("audit_unavailable", f"heads {FILE}: got a file of another kind, expected a regular one")
     with os.fdopen(descriptor, "rb") as stream:
         return [head for head in map(parse, stream) if head is not None]
+
+
+def drop(directory: int, last_seq: int) -> None:
+    """Remove the heads of records that were pruned, up to a number: there is nothing to compare them with.
+
+    Below the lock of the log. Raises: Error(audit_unavailable).
+    """
+    temporary = f"{FILE}.{os.getpid()}.{os.urandom(6).hex()}"
+    try:
+        with os.fdopen(os.open(FILE, os.O_RDONLY | _FLAGS, dir_fd=directory), "rb") as stream:
+            lines = stream.readlines()
+        kept = [line for line in lines if (head := parse(line)) is None or head.seq > last_seq]
+        if len(kept) == len(lines):
+            return
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600, dir_fd=directory)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.writelines(kept)
+            stream.flush()
+            os.fsync(descriptor)
+        os.rename(temporary, FILE, src_dir_fd=directory, dst_dir_fd=directory)
+    except FileNotFoundError:
+        return
+    except OSError as err:
+        raise unavailable(f"heads {FILE}", err) from err
 
 
 def parse(line: bytes) -> Head | None:
     """Return the head of a line; None where it is none."""
     try:
         table: Any = loads(line)
-    except ValueError:
+        if type(table) is not dict or {name: type(value) for name, value in table.items()} not in _FORMS:
+            return None
+        head = Head(**table)
+        head.line()
+    except (ValueError, RecursionError):
         return None
-    if type(table) is not dict or set(table) != {"seq", "hash", "ts", "key", "sig"} or type(table["seq"]) is not int:
-        return None
-    texts = [table[name] for name in ("ts", "key", "sig") if table[name] is not None]
-    return Head(**table) if is_digest(str(table["hash"])) and all(type(text) is str for text in texts) else None
+    return head if is_digest(head.hash) and head.seq > 0 else None
 
 
 def is_signed_by(head: Head, public: bytes) -> bool:

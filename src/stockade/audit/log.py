@@ -3,7 +3,8 @@
 Owns: the lock under which a record gets its number, and the repair of what a killed writer left. A batch is one
 write(2) below the lock, so that no line of one writer stands inside another's; it is in the kernel when
 ``append`` returns, and on the disk when it was ``critical``. Fails closed: a batch that could not be written
-whole is an error (``audit_unavailable``) for all of it, and the next writer says what was left of it.
+whole is an error (``audit_unavailable``) for all of it, and the next writer says what was left of it. Behind a record
+that was changed nothing is written (``audit_damaged``): a chain that goes on from the one before would hide it.
 Read next: ``chain.py``, ``verify.py``.
 """
 
@@ -17,7 +18,8 @@ from hashlib import sha256
 from stockade.audit import heads
 from stockade.audit.chain import Link, sealed
 from stockade.audit.events import made
-from stockade.audit.segments import name_of, numbers, open_segment, tail_of, unavailable
+from stockade.audit.lock import LOCK_TIMEOUT_S, no_lock, take_lock
+from stockade.audit.segments import TORN, damaged, link_before, name_of, numbers, open_segment, tail_of, unavailable
 from stockade.errors import Error
 from stockade.frozen import dataclass
 from stockade.ids import timestamp
@@ -27,12 +29,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from stockade.audit.heads import Signer
+    from stockade.audit.segments import Tail
     from stockade.light import Iterator, Sequence
 
 DIRECTORY, LOCK = "log", "lock"
 SEGMENT_BYTES = 64 << 20
-LOCK_TIMEOUT_S = 5.0
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.0002, 0.02
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,23 +87,21 @@ class Log:
         """Write events in order; return the link of the last one.
 
         Raises: Error(audit_unavailable): nobody got the lock in time, or the host did not take the bytes;
-        Error(audit_invalid): an event has no canonical spelling. Nothing of a batch is in the chain then, but where
-        it was ``critical`` and its head alone could not be written: the error says so.
+        Error(audit_damaged): the last record was changed; Error(audit_invalid): an event has no canonical spelling.
+        Nothing of a batch is in the chain then, but where it was ``critical`` and is written, and only the disk or its
+        head could not be had: the error says so.
         """
         self._take(timeout_s)
         try:
             place = self._place()
-            link = self._write(place, [*self._first(place), *events], critical=critical)
+            link = self._write(place, [*self._first(place), *events])
             self._note(link, at_once=critical)
             return link
         finally:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def sync(self) -> None:
-        """Bring what this process wrote to the disk, with a head where it is time for one.
-
-        Raises: Error(audit_unavailable).
-        """
+        """Bring what is written to the disk. Raises: Error(audit_unavailable)."""
         if self._open is None:
             return
         try:
@@ -110,13 +109,33 @@ class Log:
         except OSError as err:
             raise unavailable(f"segment {name_of(self._open.number)}", err) from err
 
+    def forget_heads(self, last_seq: int) -> None:
+        """Remove the heads of records up to a number, which were pruned. Raises: Error(audit_unavailable)."""
+        self._take(LOCK_TIMEOUT_S)
+        try:
+            heads.drop(self._directory, last_seq)
+        finally:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+
     def close(self) -> None:
-        """Close the files, with a head of what this process wrote last."""
-        if self._open is not None:
-            heads.note(self._directory, self._open.link, self._signer, at_once=True)
-        self._forget()
-        os.close(self._lock)
-        os.close(self._directory)
+        """Close the files, with a head of what this process wrote last. Raises: as ``append``."""
+        try:
+            if self._open is not None:
+                self._last_head(self._open)
+        finally:
+            self._forget()
+            os.close(self._lock)
+            os.close(self._directory)
+
+    def _last_head(self, place: _Open) -> None:
+        self._take(LOCK_TIMEOUT_S)
+        try:
+            # Whoever has written behind it may have a head there, too.
+            is_last = os.fstat(place.descriptor).st_size == place.size and not self._exists(place.number + 1)
+            self.sync()
+            heads.note(self._directory, place.link, self._signer, at_once=True, is_last=is_last)
+        finally:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def _note(self, link: Link, *, at_once: bool) -> None:
         """A head, where it is time for one: what this process knows of that spares a look at the file."""
@@ -124,30 +143,22 @@ class Log:
             return
         self._noted = time.monotonic()
         try:
+            self.sync()  # a head that is on the disk without its record would make the log look cut
             heads.note(self._directory, link, self._signer, at_once=at_once)
             self.degraded = ""
         except Error as err:
             # The records are in the chain; the next head stands for them, too.
             self.degraded = err.message
             if at_once:
-                raise
+                raise Error(err.code, f"{err.message}; the records are written, and may not be kept") from err
 
     def _take(self, timeout_s: float) -> None:
         if self._pid != os.getpid():
             # flock(2): a lock belongs to the open file, which a fork shares. Both would have it at once.
             os.close(self._lock)
             self._open_lock()
-        until, wait_s = time.monotonic() + timeout_s, _FIRST_WAIT_S
-        while True:
-            try:
-                return fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() >= until:
-                    raise Error("audit_unavailable", f"audit log: lock: got none in {timeout_s:g} s") from None
-            except OSError as err:
-                raise unavailable("lock", err) from err
-            time.sleep(wait_s)
-            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+        if not take_lock(self._lock, timeout_s):
+            raise no_lock(timeout_s)
 
     def _place(self) -> _Open:
         """The segment to write to, as it is now."""
@@ -157,14 +168,22 @@ class Log:
             place = self._begin((numbers(self._directory) or [1])[-1])
             info = os.fstat(place.descriptor)
         if info.st_size != place.size:
-            tail = tail_of(place.descriptor)
-            place.link = tail.link or self._link_before(place.number)
+            tail = self._tail(place)
+            place.link = tail.link or link_before(self._directory, place.number)
             place.size, place.torn_bytes, place.unended = info.st_size, tail.torn_bytes, tail.unended
         if place.size < self._segment_bytes or place.torn_bytes or place.unended:
             return place
+        self.sync()  # nobody comes back to it
         link, following = place.link, self._begin(place.number + 1)
         following.link, following.size = link, 0
         return following
+
+    def _tail(self, place: _Open) -> Tail:
+        tail = tail_of(place.descriptor)
+        if not tail.damaged:
+            return tail
+        self._forget()
+        raise damaged(place.number)
 
     def _exists(self, number: int) -> bool:
         try:
@@ -177,21 +196,19 @@ class Log:
 
     def _begin(self, number: int) -> _Open:
         self._forget()
+        there = self._exists(number)
         descriptor = open_segment(self._directory, number, make=True)
+        if not there:
+            self._sync_names()
         self._open = _Open(number=number, descriptor=descriptor, size=-1, link=Link())
         return self._open
 
-    def _link_before(self, segment: int) -> Link:
-        """Of a segment that has no record yet."""
-        for number in reversed([number for number in numbers(self._directory) if number < segment]):
-            descriptor = open_segment(self._directory, number)
-            try:
-                link = tail_of(descriptor).link
-            finally:
-                os.close(descriptor)
-            if link is not None:
-                return link
-        return Link()
+    def _sync_names(self) -> None:
+        """A file that was made is on the disk with its name only when its directory is."""
+        try:
+            os.fsync(self._directory)
+        except OSError as err:
+            raise unavailable("directory", err) from err
 
     def _first(self, place: _Open) -> Iterator[dict[str, Any]]:
         """What has to be said before the events: of a new segment, or of what a killed writer left."""
@@ -203,8 +220,8 @@ class Log:
             detail = {"segment": place.number, "records_before": place.link.seq}
             yield made("audit.segment", "completed", timestamp(), detail=detail)
 
-    def _write(self, place: _Open, events: Sequence[dict[str, Any]], *, critical: bool) -> Link:
-        link, lines = place.link, [b"\n"] if place.torn_bytes or place.unended else []
+    def _write(self, place: _Open, events: Sequence[dict[str, Any]]) -> Link:
+        link, lines = place.link, [TORN + b"\n"] if place.torn_bytes else [b"\n"] if place.unended else []
         for one in events:
             line, link = sealed(one, link)
             lines.append(line)
@@ -215,8 +232,6 @@ class Log:
                 os.ftruncate(place.descriptor, place.size)
                 raise Error("audit_unavailable",
                             f"audit log: got {wrote} of {len(data)} bytes written; the disk is full")
-            if critical:
-                os.fdatasync(place.descriptor)
         except OSError as err:
             self._forget()
             raise unavailable(f"segment {name_of(place.number)}", err) from err

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from stockade.audit.segments import lines_backwards, numbers, open_segment
+from stockade.audit.segments import lines_backwards, numbers, read_segment
 from stockade.canonicaljson import encode
 from stockade.frozen import dataclass
 from stockade.jsontext import loads
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from stockade.light import Callable, Iterator
+
+
+_EVERY = 1 << 12  # lines between two words about progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +56,7 @@ class Filter:
 
     def fits(self, event: dict[str, Any]) -> bool:
         """Tell whether an event is one of those, ``text`` apart, of which the line decides."""
-        tiers, actor = event.get("tiers") or {}, event.get("actor") or {}
+        tiers, actor = table(event, "tiers"), table(event, "actor")
         said = ((self.outcome, event.get("outcome")), (self.kind, event.get("type")), (self.app, actor.get("app")),
                 (self.run, event.get("run_id")), (self.tier, tiers.get("effective_tier")))
         when = str(event.get("ts", ""))
@@ -63,6 +66,12 @@ class Filter:
             and (self.since is None or when >= self.since) and (self.until is None or when < self.until)
 
 
+def table(event: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a table of an event; empty where it has none, or something else."""
+    found = event.get(name)
+    return found if type(found) is dict else {}
+
+
 def events(directory: int, wanted: Filter,
            progress: Callable[[float], None] = lambda part: None) -> Iterator[dict[str, Any]]:
     """Yield the events of an open log directory that fit, in the order of the chain.
@@ -70,33 +79,44 @@ def events(directory: int, wanted: Filter,
     Args: progress: gets the part that is read. Raises: Error(audit_unavailable).
     """
     needles, found = wanted.needles(), numbers(directory)
-    for at, number in enumerate(found):
-        progress(at / len(found))
-        with os.fdopen(open_segment(directory, number), "rb", buffering=1 << 20) as stream:
-            for line in stream:
+    for done, number in enumerate(found):
+        descriptor = read_segment(directory, number)
+        if descriptor is None:
+            continue  # it was pruned since, as any reader may that comes a moment later
+        with os.fdopen(descriptor, "rb", buffering=1 << 20) as stream:
+            size = os.fstat(descriptor).st_size or 1
+            for at, line in enumerate(stream):
+                if at % _EVERY == 0:
+                    progress((done + min(stream.tell() / size, 1)) / len(found))
                 # A list: with the usual one or two needles a generator costs more than it spares.
                 if all([needle in line for needle in needles]):  # noqa: C419
-                    event = _event(line)
+                    event = event_of(line)
                     if event is not None and wanted.fits(event):
                         yield event
 
 
 def backwards(directory: int) -> Iterator[dict[str, Any]]:
     """Yield every event of an open log directory, the last one first. Raises: Error(audit_unavailable)."""
+    return (event for event in map(event_of, lines_back(directory)) if event is not None)
+
+
+def lines_back(directory: int) -> Iterator[bytes]:
+    """Yield every line of an open log directory, the last one first. Raises: Error(audit_unavailable)."""
     for number in reversed(numbers(directory)):
-        descriptor = open_segment(directory, number)
+        descriptor = read_segment(directory, number)
+        if descriptor is None:
+            continue
         try:
             for line, _ in lines_backwards(descriptor, os.fstat(descriptor).st_size):
-                event = _event(line)
-                if event is not None:
-                    yield event
+                yield line
         finally:
             os.close(descriptor)
 
 
-def _event(line: bytes) -> dict[str, Any] | None:
+def event_of(line: bytes) -> dict[str, Any] | None:
+    """Return the event of a line; None where it is none."""
     try:
         event = loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return event if type(event) is dict and type(event.get("seq")) is int else None

@@ -1,7 +1,7 @@
-"""What must not stand in a record: found in texts and command lines, and taken out before anything is clipped.
+"""What must not stand in a record: found in texts, and taken out before anything is clipped.
 
-Owns: the order (granted values, key blocks, addresses, token shapes, named values, random words behind a secret's
-name) and the names that make a value a secret. Redacting comes before clipping: half a token has no shape.
+Owns: the order (key blocks, addresses, token shapes, named values, random words behind a secret's name) and the names
+that make a value a secret. Redacting comes before clipping: half a token has no shape.
 Fails closed: a value behind a secret's name is taken out whatever it looks like; the names of files, numbers and
 switches that such names have too are left. Read next: ``rules/token-shapes.toml``.
 """
@@ -12,17 +12,13 @@ import math
 import re
 from functools import cache
 from itertools import pairwise
-from urllib.parse import quote, quote_plus
 
 from stockade.environment import charset_class, token_shapes
-from stockade.light import Iterable, Iterator, Sequence
 
 MARK = "[redacted]"
 MAX_WORD = 2048
 # A random word: 20 characters with 3.5 bits each are 70 bits, more than any word of a language has.
 RANDOM_LENGTH, RANDOM_BITS = 20, 3.5
-# A shorter value stands in too many texts that have nothing to do with it.
-SHORTEST_VALUE = 4
 
 _SECRET = frozenset({
     "token", "tokens", "secret", "secrets", "password", "passwd", "pwd", "pass", "passphrase", "apikey", "credential",
@@ -49,32 +45,14 @@ _WORD = re.compile(r"[A-Za-z0-9+/=_~.-]{20,}")
 _WORDS_NEAR = 4
 
 
-def redacted(text: str, values: Iterable[str] = ()) -> str:
-    """Return a text without its secrets.
-
-    Args: values: that were granted to the command: taken out wherever they stand.
-    """
-    for value in _spellings(values):
-        text = text.replace(value, MARK)
+def redacted(text: str) -> str:
+    """Return a text without its secrets."""
     text = _KEY_BLOCK.sub(MARK, text)
     text = _ADDRESS.sub(_address, text)
     text = _AUTHORIZATION.sub(rf"\1{MARK}", text)
     text = _shapes().sub(MARK, text)
     text = _NAMED.sub(_named, text)
     return _random_words(text)
-
-
-def redacted_argv(argv: Sequence[str], values: Iterable[str] = ()) -> list[str]:
-    """Return a command line without its secrets: what follows ``--token`` is one whatever it looks like."""
-    held = tuple(_spellings(values))
-    found, secret_next = [], False
-    for word in argv:
-        if secret_next and not word.startswith("-") and not _PLAIN_VALUE.fullmatch(word):
-            found.append(MARK)
-        else:
-            found.append(redacted(word, held))
-        secret_next = word.startswith("-") and "=" not in word and names_a_secret(word)
-    return found
 
 
 def clipped(text: str, limit: int = MAX_WORD) -> str:
@@ -96,13 +74,6 @@ def bits_per_character(word: str) -> float:
     """Return the entropy of a word's own distribution of characters, in bits."""
     counts = [word.count(letter) for letter in set(word)]
     return -sum(count / len(word) * math.log2(count / len(word)) for count in counts)
-
-
-def _spellings(values: Iterable[str]) -> Iterator[str]:
-    """Longest first, so that no value leaves the rest of another."""
-    known = {value for value in values if len(value) >= SHORTEST_VALUE and value != MARK}
-    known |= {form(value) for value in known for form in (quote, quote_plus)}
-    return iter(sorted(known, key=len, reverse=True))
 
 
 @cache

@@ -1,8 +1,9 @@
 """Removing what is older than records are kept, so that the log says what is gone.
 
 Owns: which segments may go (closed ones, oldest first, whose last record is too old), and the order: first a record
-that names number and hash of the last one of each, signed; then the files. Fails closed: a writer that is killed
-between the two leaves a log that is whole. Read next: ``verify.py``.
+that names number and hash of the last one of each, signed; then the files. Files of the spool go when the log has
+all that is in them. Fails closed: a writer that is killed between the two leaves a log that is whole, and one whose
+spool is not taken a second time, because the record says how far it was. Read next: ``verify.py``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ import time
 
 from stockade.audit.chain import Link
 from stockade.audit.events import made
+from stockade.audit.query import event_of
 from stockade.audit.segments import name_of, numbers, open_segment, tail_of, unavailable
+from stockade.audit.spool import SETTLED_S, opened, rotated
+from stockade.audit.spool import name_of as name_in_spool
 from stockade.ids import timestamp
 
 TYPE_CHECKING = False
@@ -22,16 +26,19 @@ if TYPE_CHECKING:
 DEFAULT_S = 90 * 86_400
 
 
-def prune(directory: int, log: Log, older_than_s: int) -> int:
+def prune(directory: int, log: Log, older_than_s: int, taken: dict[str, int] | None = None) -> int:
     """Remove closed segments whose last record is older; return how many.
 
-    Args: directory: the open log directory. Raises: Error(audit_unavailable).
+    Args: directory: the open log directory; taken: how far each spool file was taken, which nothing else tells when
+    the records of it are gone.
+    Raises: Error(audit_unavailable).
     """
     old = _old(directory, time.time() - older_than_s)
     if not old:
         return 0
     ends = [{"segment": number, "last_seq": link.seq, "last_hash": link.hash} for number, link in old]
-    log.append([made("audit.pruned", "completed", timestamp(), detail={"ends": ends})], critical=True)
+    detail = {"ends": ends, "taken": taken or {}}
+    log.append([made("audit.pruned", "completed", timestamp(), detail=detail)], critical=True)
     for number, _ in old:
         try:
             os.unlink(name_of(number), dir_fd=directory)
@@ -39,19 +46,53 @@ def prune(directory: int, log: Log, older_than_s: int) -> int:
             continue  # somebody else was faster, and said so
         except OSError as err:
             raise unavailable(f"segment {name_of(number)}", err) from err
+    log.forget_heads(old[-1][1].seq)
     return len(old)
+
+
+def collect(audit: str, taken: dict[str, int], older_than_s: int) -> None:
+    """Remove rotated spool files that are older and in the log as a whole, and forget how far they were taken.
+
+    Raises: Error(audit_unavailable).
+    """
+    before = time.time() - max(older_than_s, SETTLED_S)
+    for path in rotated(audit):
+        stream = opened(path)
+        if stream is None:
+            continue
+        with stream:
+            if os.fstat(stream.fileno()).st_mtime >= before:
+                continue
+            spool = name_in_spool(stream, path)
+            stream.seek(taken.get(spool, 0))
+            if stream.read().strip(b"\n"):
+                continue
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+        except OSError as err:
+            raise unavailable(f"spool {os.path.basename(path)}", err) from err
+        taken.pop(spool, None)
 
 
 def _old(directory: int, before: float) -> list[tuple[int, Link]]:
     """The oldest segments in order, up to the first that is still to be kept, or is damaged: that stays to be seen."""
+    oldest = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(before))
     found = []
     for number in numbers(directory)[:-1]:
         descriptor = open_segment(directory, number)
         try:
             tail = tail_of(descriptor)
-            if tail.link is None or tail.torn_bytes or os.fstat(descriptor).st_mtime >= before:
-                break
         finally:
             os.close(descriptor)
+        if tail.link is None or tail.torn_bytes or not _when(tail.line) < oldest:
+            break
         found.append((number, tail.link))
     return found
+
+
+def _when(line: bytes) -> str:
+    """When a record was written; one that does not say it is kept."""
+    ts = (event_of(line) or {}).get("ts")
+    return ts if type(ts) is str else "~"

@@ -16,19 +16,20 @@ from collections import Counter
 from itertools import islice, takewhile
 from typing import Any
 
-from stockade.audit import heads, retention
-from stockade.audit.heads import public_key
+from stockade.audit import keys, retention
 from stockade.audit.ingest import ingest
 from stockade.audit.log import DIRECTORY, Log
 from stockade.audit.query import Filter, backwards, events
-from stockade.audit.retention import prune
+from stockade.audit.query import table as cells
+from stockade.audit.redact import clipped
+from stockade.audit.segments import told
 from stockade.cli.grammar import Parsed, usage
-from stockade.cli.output import Progress, clean, emit, paint, say, table
+from stockade.cli.output import Progress, clean, emit, paint, say, table, tell
 from stockade.cli.request import retention_s, state_home
-from stockade.errors import ConfigError
+from stockade.cli.times import moment
+from stockade.errors import ConfigError, Error
 from stockade.frozen import dataclass
 from stockade.light import Iterator
-from stockade.rules.units import milliseconds
 
 FOLLOW_S = 0.5
 _COLUMNS = ("seq", "ts", "type", "outcome", "run_id", "tier", "plan", "backend", "reasons", "argv0", "cwd", "origin")
@@ -45,10 +46,11 @@ class Place:
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[int]:
+    """Open a log directory. Raises: ConfigError(audit_unavailable)."""
     try:
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as err:
-        raise ConfigError("audit_unavailable", f"log {path!r}: {os.strerror(err.errno or 0)}",
+        raise ConfigError("audit_unavailable", f"log {path!r}: {told(err)}",
                           hint="give the directory log of an audit directory") from err
     try:
         yield directory
@@ -57,16 +59,23 @@ def opened(path: str) -> Iterator[int]:
 
 
 def own() -> Place:
-    """The log of this account, with all that was spooled, without what is older than records are kept."""
+    """The log of this account, with all that was spooled, without what is older than records are kept.
+
+    A log that was changed at its end takes no more, and what is there is still to be read and checked.
+    """
     home, path = state_home(), f"{state_home().audit}/{DIRECTORY}"
-    log = Log(home.audit, signer=heads.signer(home.keys))
     try:
-        ingest(home.audit, log)
-        with opened(path) as directory:
-            prune(directory, log, retention_s() or retention.DEFAULT_S)
-    finally:
-        log.close()
-    return Place(path=path, public=public_key(f"{home.keys}/{heads.PUBLIC}"))
+        with contextlib.closing(Log(home.audit, signer=keys.signer(home.keys))) as log:
+            taken = ingest(home.audit, log, keep_s=retention_s() or retention.DEFAULT_S)
+        if log.degraded:
+            tell(f"audit log: the last head could not be written: {log.degraded}")
+        if taken.busy:
+            tell("another process takes the spool into the log and is not done: the newest records are missing here")
+    except Error as err:
+        if err.code != "audit_damaged":
+            raise
+        tell(f"{err.code}: {err.message}")
+    return Place(path=path, public=keys.public_key(f"{home.keys}/{keys.PUBLIC}"))
 
 
 def query(parsed: Parsed) -> int:
@@ -88,45 +97,42 @@ def _found(parsed: Parsed) -> Iterator[dict[str, Any]]:
 
 
 def _filter(parsed: Parsed) -> Filter:
-    return Filter(since=_when(parsed.text("since")), until=_when(parsed.text("until")), tier=parsed.text("tier"),
+    since, until = ((text := parsed.text(name)) and moment(name, text) for name in ("since", "until"))
+    found = Filter(since=since, until=until, tier=parsed.text("tier"),
                   outcome=parsed.text("outcome"), kind=parsed.text("type"), app=parsed.text("app"),
                   plan=parsed.text("plan"), run=parsed.text("run"), downgrade=parsed.flag("downgrade"),
                   text=" ".join(parsed.words) or None)
-
-
-def _when(value: str | None) -> str | None:
-    """A duration before now, or the beginning of a time in UTC."""
-    if value is None or (value[:4].isdigit() and value[4:5] in ("", "-")):
-        return value
-    past = time.time() - milliseconds("since", value) / 1000
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(past))
+    try:
+        found.needles()
+    except ValueError:
+        raise usage("what is looked for: got bytes that are no UTF-8, expected text as a record has it") from None
+    return found
 
 
 def _print(event: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        say(json.dumps(event, ensure_ascii=False, sort_keys=True))
-        return
-    row = _flat(event)
+        # All but ASCII is escaped: what a box says is in it, and may be read on a terminal.
+        return say(json.dumps(event, sort_keys=True).replace("\x7f", "\\u007f"))
+    row = {name: clean("" if value is None else value) for name, value in _flat(event).items()}
     outcome = f"{row['outcome'] or '-':<11}"
     if row["outcome"] in _COLOURS:
         outcome = paint(outcome, _COLOURS[row["outcome"]])
-    run_id = str(row["run_id"] or "")[-8:]
-    rest = " ".join(clean(row[name]) for name in ("tier", "argv0", "reasons") if row[name])
-    say(f"{row['seq']:>6}  {str(row['ts'])[:19]}  {row['type']:<15} {outcome} {run_id:<8}  {rest}".rstrip())
+    rest = " ".join(row[name] for name in ("tier", "argv0", "reasons") if row[name])
+    say(f"{row['seq']:>6}  {row['ts'][:19]}  {row['type']:<15} {outcome} {row['run_id'][-8:]:<8}  {rest}".rstrip())
 
 
 def _flat(event: dict[str, Any]) -> dict[str, Any]:
-    tiers, request = event.get("tiers") or {}, event.get("request") or {}
+    tiers, request, reasons = cells(event, "tiers"), cells(event, "request"), event.get("reasons")
     more = {"tier": tiers.get("effective_tier"), "argv0": request.get("argv0"), "cwd": request.get("cwd"),
-            "reasons": " ".join(event.get("reasons") or [])}
+            "reasons": " ".join(map(str, reasons)) if type(reasons) is list else ""}
     return {name: more[name] if name in more else event.get(name) for name in _COLUMNS}
 
 
 def tail(parsed: Parsed) -> int:
     """Print the last events, and with --follow those that come."""
     text = parsed.text("lines") or "10"
-    if not (text.isascii() and text.isdigit()):
-        raise usage(f"option --lines: got {text!r}, expected a whole number")
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise usage(f"option --lines: got {clipped(text, 20)!r}, expected a whole number of nine digits at most")
     seen = 0
     with opened(own().path) as directory:
         last = list(islice(backwards(directory), int(text)))
@@ -177,5 +183,5 @@ def export(parsed: Parsed) -> int:
     writer = csv.DictWriter(sys.stdout, _COLUMNS)
     writer.writeheader()
     for event in _found(parsed):
-        writer.writerow(_flat(event))
+        writer.writerow({name: "" if cell is None else clean(cell) for name, cell in _flat(event).items()})
     return 0

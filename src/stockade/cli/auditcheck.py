@@ -6,15 +6,16 @@ it, a log is whole only where a head is signed by that key. Read next: ``audit/v
 
 from __future__ import annotations
 
-import os
 import sys
 
 from stockade.audit import heads
 from stockade.audit.heads import Head
+from stockade.audit.keys import public_key
+from stockade.audit.segments import told
 from stockade.audit.verify import Verdict, verify
 from stockade.cli.audit import opened, own
 from stockade.cli.grammar import Parsed
-from stockade.cli.output import emit, paint, say
+from stockade.cli.output import Progress, clean, emit, paint, say
 from stockade.errors import ConfigError
 from stockade.frozen import dataclass
 
@@ -37,12 +38,15 @@ def check(parsed: Parsed) -> int:
         found = _told_apart(heads.read(directory), public)
         # Whoever cannot check a signature is told of damage at least where a head and the chain disagree.
         marks = found.signed if public else found.others
-        verdict = verify(directory, {head.seq: head.hash for head in marks})
-    status = DAMAGED if verdict.damage or found.forged else CANNOT_TELL if given and not found.signed else WHOLE
+        with Progress("checking", 1) as bar:
+            verdict = verify(directory, _marks(marks), progress=bar.step,
+                             signed_to=max((head.seq for head in found.signed), default=0))
+    unknown = not verdict.last.seq or (given and not found.signed)
+    status = DAMAGED if verdict.damage or found.forged else CANNOT_TELL if unknown else WHOLE
     if parsed.flag("json"):
         _emit(verdict, found, status)
     else:
-        _tell(verdict, found, status)
+        _tell(verdict, found, status, path)
     return status
 
 
@@ -53,19 +57,30 @@ def _place(parsed: Parsed) -> tuple[str, bytes | None, bool]:
     file = parsed.text("key")
     if file is None:
         return path, place.public if place else None, False
-    public = heads.public_key(file)
+    hint = "give a copy of the file audit.pub of the keys directory"
+    public = public_key(file, hint)
     if public is None:
-        raise ConfigError("audit_key_invalid", f"public key {file!r}: no such file",
-                          hint="give the file audit.pub of the keys directory")
+        raise ConfigError("audit_key_invalid", f"public key {file!r}: got no such file, expected one", hint=hint)
     return path, public, True
 
 
 def _told_apart(found: list[Head], public: bytes | None) -> _Heads:
     name = heads.name_of(public) if public else None
-    ours = [head for head in found if head.sig is not None and head.key == name]
-    signed = [head for head in ours if public and heads.is_signed_by(head, public)]
-    return _Heads(signed=signed, forged=[head for head in ours if head not in signed],
-                  others=[head for head in found if head not in ours])
+    told = _Heads(signed=[], forged=[], others=[])
+    for head in found:
+        if public is None or head.sig is None or head.key != name:
+            told.others.append(head)
+        else:
+            (told.signed if heads.is_signed_by(head, public) else told.forged).append(head)
+    return told
+
+
+def _marks(found: list[Head]) -> dict[int, str]:
+    """The hash of each record of which there is a head; one that no record has, where two heads do not agree."""
+    marks: dict[int, str] = {}
+    for head in found:
+        marks[head.seq] = head.hash if marks.get(head.seq, head.hash) == head.hash else ""
+    return marks
 
 
 def _emit(verdict: Verdict, found: _Heads, status: int) -> None:
@@ -79,13 +94,15 @@ def _emit(verdict: Verdict, found: _Heads, status: int) -> None:
     })  # fmt: skip
 
 
-def _tell(verdict: Verdict, found: _Heads, status: int) -> None:
+def _tell(verdict: Verdict, found: _Heads, status: int, path: str) -> None:
     damage = verdict.damage
     if damage:
         where = f"record {damage.seq}, segment {damage.segment}, line {damage.line}"
         say(paint(f"damaged: {damage.kind} at {where}; {verdict.records} records before it are whole", "red"))
     elif found.forged:
         say(paint(f"damaged: the signature of the head at record {found.forged[0].seq} is not of this key", "red"))
+    elif not verdict.last.seq:
+        return say(paint(f"cannot tell: no record of a log is in {clean(path)}", "yellow"))
     elif status == CANNOT_TELL:
         records = f"{verdict.records} records follow each other"
         say(paint(f"cannot tell: {records}, and no head is signed by this key", "yellow"))
@@ -119,5 +136,5 @@ def anchor(parsed: Parsed) -> int:
         with open(path, "a", encoding="ascii") as stream:
             stream.write(line)
     except OSError as err:
-        raise ConfigError("audit_unavailable", f"file {path!r}: {os.strerror(err.errno or 0)}") from err
+        raise ConfigError("audit_unavailable", f"file {path!r}: {told(err)}", hint="name a file to append to") from err
     return 0

@@ -189,8 +189,10 @@ _TRUST = Command(
          "Status 1: not trusted.",
     examples=("stockade trust || true", "stockade trust --revoke || true"))
 
+# A log has no end, and tail -f none at all: each event is a document with a schema of its own.
+_LINES = Option(name="--json", help="one JSON document with a schema field on each line")
 _EVENTS = (
-    Option(name="--since", metavar="TIME", help="1h, 2d ... before now, or a time in UTC: 2026-11-30T12"),
+    Option(name="--since", metavar="TIME", help="1h, 2d ... before now, or a time in UTC: 2026-11-30T12:00"),
     Option(name="--until", metavar="TIME", help="as --since"),
     Option(name="--tier", metavar="TIER", complete="tier", help="the effective tier"),
     Option(name="--outcome", metavar="WORD", help="wrapped, refused, completed, failed ..."),
@@ -205,11 +207,10 @@ _AUDIT = Command(
     name="audit", summary="the log of what was applied", commands=(
         Command(name="tail", summary="the last events", handler="audit:tail",
                 options=(Option(name="--lines", short="-n", metavar="N", help="how many (default 10)"),
-                         Option(name="--follow", short="-f", help="go on with those that come"), JSON),
+                         Option(name="--follow", short="-f", help="go on with those that come"), _LINES),
                 examples=("stockade run --quiet true; stockade audit tail -n 2",)),
         Command(name="query", summary="events by time, tier, outcome, plan, text", handler="audit:query",
-                words="[TEXT...]", at_most=None, options=(*_EVENTS, JSON),
-                text="With --json one event on each line. Status 1: none fits.",
+                words="[TEXT...]", at_most=None, options=(*_EVENTS, _LINES), text="Status 1: none fits.",
                 examples=("stockade audit query --outcome refused --since 1h --json || true",
                           "stockade audit query --tier strict /bin/true || true")),
         Command(name="verify", summary="tell whether the log is as it was written", handler="auditcheck:check",

@@ -163,10 +163,6 @@ def _compiled(request: Request, settings: Settings, *, stored: bool = False, mak
         return Prepared(request=request, resolved=resolved, decision=decision,
                         compiled=compile_plan(resolved, host, decision, make=False))
     make_state_home(resolved)
-    if resolved.policy.retention_s is not None:
-        from stockade.process import record
-
-        record.collect(resolved.state_home.audit, resolved.policy.retention_s)
     compiled = None
     if decision.kind in ("wrap", "tighten"):
         from stockade.process import reach

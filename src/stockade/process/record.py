@@ -1,9 +1,8 @@
 """Writing to the spool from Python: the records of runs that no launcher writes.
 
-Owns: the frame and the rotation, exactly as the launcher has them (``launcher/src/spool.rs``), and
-the removal of segments that are older than the policy's retention. Fails closed: a record that was
-not written whole is an error, and what stands under the name must be a regular file.
-Read next: ``spool.py`` (reading), ``off.py``.
+Owns: the frame and the rotation, exactly as the launcher has them (``launcher/src/spool.rs``). Nothing is
+removed here: ``stockade audit`` does that, when the log has it. Fails closed: a record that was not written whole is
+an error, and what stands under the name must be a regular file. Read next: ``audit/spool.py`` (reading), ``off.py``.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import errno
 import fcntl
 import os
 import stat
-import time
 
 from stockade.ids import ulid
 from stockade.jsontext import dumps
@@ -103,17 +101,3 @@ def _rotate(path: str, fd: int, opened: os.stat_result) -> bool:
     except OSError:
         return False  # the file is still a segment of the log: it grows, nothing is lost
     return True
-
-
-def collect(audit: str, retention_s: int) -> None:
-    """Remove rotated segments whose last record is older than policy keeps records."""
-    oldest = time.time() - retention_s
-    with os.scandir(audit) as entries:
-        for entry in entries:
-            if not entry.name.startswith(FILE + ".") or not entry.is_file(follow_symlinks=False):
-                continue
-            try:
-                if entry.stat(follow_symlinks=False).st_mtime < oldest:
-                    os.unlink(entry.path)
-            except FileNotFoundError:
-                continue  # another start was faster

@@ -1,29 +1,24 @@
 """Reading the spool: which boxes ran, which live, and how each ended.
 
-Owns: the frame of a record (``{"len":N``, one line), the order of rotated files, and who is alive:
-a supervisor's pid counts only together with its start time, because pids come again. Fails closed:
-a record that is cut, damaged or of another schema is left out; what a box wrote itself
-(``origin: inside``) is never taken for a record of a supervisor. Read next:
-``launcher/src/spool.rs``.
+Owns: which records are of a supervisor, and who is alive: a supervisor's pid counts only together with its start
+time, because pids come again. Fails closed: a record that is cut, damaged or of another schema is left out; what a
+box wrote itself (``origin: inside``) is never taken for a record of a supervisor. Read next: ``audit/spool.py``.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import signal
 from pathlib import Path
 from typing import Any
 
+from stockade.audit.spool import FILE, opened, parsed, rotated
 from stockade.errors import ConfigError
 from stockade.frozen import dataclass
 from stockade.light import Callable, Iterator, Mapping
 from stockade.process._exec import KILL_SIGNAL, select_readable
 from stockade.process.receipt import SCHEMA, Receipt
 
-FILE = "spool.jsonl"
-_FRAME = re.compile(rb'\{"len":(\d+),')
 _KINDS = frozenset({"decided", "launch", "end", "refused"})
 
 Record = Mapping[str, Any]
@@ -55,34 +50,24 @@ class Run:
 
 def files(audit: Path) -> list[Path]:
     """Return the spool files, oldest first; rotated ones carry a ULID, which sorts by time."""
-    rotated = sorted(path for path in audit.glob(f"{FILE}.*") if path.is_file())
-    current = audit / FILE
-    return [*rotated, current] if current.is_file() else rotated
+    return [path for path in (*map(Path, rotated(str(audit))), audit / FILE) if path.is_file()]
 
 
 def records(path: Path) -> Iterator[Record]:
     """Yield the whole records of one file."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError:
+    stream = opened(str(path))
+    if stream is None:
         return  # rotated away since it was listed
-    with os.fdopen(descriptor, "rb") as stream:
+    with stream:
         for line in stream:
-            record = _parse(line.rstrip(b"\n"))
-            if record is not None:
+            record = parsed(line.rstrip(b"\n"))
+            if record is not None and _is_of_a_supervisor(record):
                 yield record
 
 
-def _parse(line: bytes) -> Record | None:
-    frame = _FRAME.match(line)
-    if frame is None or int(frame.group(1)) != len(line):
-        return None
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return None
+def _is_of_a_supervisor(record: Record) -> bool:
     fits = record.get("schema") == SCHEMA and record.get("record") in _KINDS and record.get("run_id")
-    return record if fits and record.get("origin", "outside") == "outside" else None
+    return bool(fits and record.get("origin", "outside") == "outside")
 
 
 def runs(audit: Path, progress: Callable[[float], None] = lambda part: None) -> dict[str, Run]:

@@ -12,6 +12,7 @@ import pytest
 from stockade.audit.chain import Link, sealed
 from stockade.audit.log import Log
 from stockade.audit.verify import Verdict, verify
+from stockade.errors import Error
 
 RECORDS = 400
 SEEDS = range(12)
@@ -89,6 +90,60 @@ KINDS: dict[str, tuple[str, Callable[[Lines, int], int]]] = {
     "a record of somebody else": ("inserted", _strange), "two in another order": ("reordered", _swap),
     "one written anew": ("edited", _anew),
 }
+
+
+@pytest.fixture
+def ended(tmp_path: Path) -> Path:
+    """A log of one segment whose end is to be damaged."""
+    log = Log(str(tmp_path))
+    for number in range(8):
+        log.append([{"type": "app.test", "number": number}])
+    log.close()
+    return tmp_path
+
+
+def gone_on(audit: Path) -> str:
+    """What a further writer is told: empty where it has written."""
+    log = Log(str(audit))
+    try:
+        log.append([{"type": "app.test", "number": 99}])
+    except Error as err:
+        return err.code
+    finally:
+        log.close()
+    return ""
+
+
+@pytest.mark.parametrize("line", [-1, -2])
+def test_no_writer_hides_a_flipped_bit_at_the_end(ended: Path, line: int) -> None:
+    path = ended / "log" / "00000001.jsonl"
+    data = path.read_bytes()
+    lines = data.splitlines(keepends=True)
+    start = len(b"".join(lines[:line]))
+    for at in range(start, start + len(lines[line])):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1:])
+        told = gone_on(ended)
+        assert told == "audit_damaged" or line == -2, at
+        assert checked(ended / "log").damage is not None, at
+
+
+ENDS: dict[str, Callable[[bytes], bytes]] = {
+    "an object that is no record": lambda last: b'{"a":1}\n', "one without a newline": lambda last: b'{"a":1}',
+    "a changed record without a newline": lambda last: last[:-1].replace(b"number", b"numbed"),
+    "a part that ends like a line": lambda last: last[:40] + b"\n", "an empty line": lambda last: last + b"\n",
+    "a record and something": lambda last: last[:-1] + b"x", "a record with the end of a part": lambda last: last[:-1] + b"#torn\n",
+    "words": lambda last: last + b"words\n", "two parts": lambda last: last[:30] + b"\n" + last[:50],
+}
+
+
+@pytest.mark.parametrize("what", ENDS)
+def test_no_writer_goes_on_behind_what_no_killed_one_can_have_left(ended: Path, what: str) -> None:
+    path = ended / "log" / "00000001.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-1]) + ENDS[what](lines[-1]))
+    size = path.stat().st_size
+    assert gone_on(ended) == "audit_damaged" and path.stat().st_size == size
+    assert checked(ended / "log").damage is not None
 
 
 def test_an_undamaged_log_is_whole(copied: Path) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from stockade.audit.chain import Link, sealed
-from stockade.audit.heads import PRIVATE, PUBLIC, Signer, is_signed_by, parse, signer
+from stockade.audit.heads import Head, Signer, is_signed_by, parse, read
+from stockade.audit.keys import PRIVATE, PUBLIC, public_key, signer
 from stockade.audit.log import Log
 from stockade.audit.verify import Verdict, verify
 from stockade.errors import Error
@@ -30,6 +31,15 @@ def checked(audit: Path, marks: dict[int, str]) -> Verdict:
     directory = os.open(audit / "log", os.O_RDONLY)
     try:
         return verify(directory, marks)
+    finally:
+        os.close(directory)
+
+
+def all_heads(audit: Path) -> list[Head]:
+    """The heads of a log."""
+    directory = os.open(audit / "log", os.O_RDONLY)
+    try:
+        return read(directory)
     finally:
         os.close(directory)
 
@@ -126,7 +136,7 @@ def _bare(code: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 def test_without_the_package_a_head_has_no_signature_and_no_key_is_made(tmp_path: Path) -> None:
     done = _bare(
-        "from stockade.audit.heads import signer; from stockade.audit.log import Log\n"
+        "from stockade.audit.keys import signer; from stockade.audit.log import Log\n"
         "by = signer(sys.argv[1] + '/keys'); log = Log(sys.argv[1], signer=by)\n"
         "log.append([{'type': 'app.test'}], critical=True); log.close(); print(by)", str(tmp_path))
     assert (done.returncode, done.stdout) == (0, "None\n"), done
@@ -146,3 +156,93 @@ def test_without_the_package_a_signed_log_is_not_called_whole(tmp_path: Path) ->
     assert with_it.stdout.splitlines()[1] == "  1 head signed by this key, the newest at record 4"
     done = _bare("from stockade.cli import main; raise SystemExit(main(sys.argv[1:]))", *words)
     assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("stockade: audit_unsigned: "), done
+
+
+@SIGNS
+def test_a_public_key_that_is_gone_is_written_again(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    first = signer(str(keys))
+    (keys / PUBLIC).unlink()
+    again = signer(str(keys))
+    assert first and again and first.public == again.public == public_key(str(keys / PUBLIC))
+
+
+def _cut(tmp_path: Path, lines: int) -> None:
+    path = tmp_path / "log" / "00000001.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:lines]))
+
+
+@pytest.mark.parametrize("kept", [1, 4, 18, 19])
+def test_a_critical_record_is_not_said_to_have_a_head_where_the_log_was_cut(tmp_path: Path, kept: int) -> None:
+    last = _log(tmp_path, 20)
+    _cut(tmp_path, kept)
+    log = Log(str(tmp_path))
+    with pytest.raises(Error) as caught:
+        log.append([{"type": "app.test"}], critical=True)
+    assert caught.value.code == "audit_damaged"
+    with pytest.raises(Error):
+        log.close()
+    assert checked(tmp_path, {last.seq: last.hash}).damage is not None
+
+
+def test_a_writer_that_ends_behind_another_one_is_no_damage(tmp_path: Path) -> None:
+    first, second = Log(str(tmp_path), segment_bytes=1000), Log(str(tmp_path), segment_bytes=1000)
+    for number in range(30):
+        first.append([{"type": "app.test", "number": number}])
+        second.append([{"type": "app.test", "number": number}], critical=True)
+    first.close()
+    second.close()
+    assert checked(tmp_path, {head.seq: head.hash for head in all_heads(tmp_path)}).damage is None
+
+
+def test_no_head_is_on_the_disk_before_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dirty: set[str] = set()
+    write, sync, name = os.write, os.fdatasync, lambda fd: os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))
+
+    def written(fd: int, data: bytes) -> int:
+        assert not (name(fd) == "heads.jsonl" and dirty), dirty
+        dirty.update({name(fd)} - {"heads.jsonl"})
+        return write(fd, data)
+
+    monkeypatch.setattr(os, "write", written)
+    monkeypatch.setattr(os, "fdatasync", lambda fd: (dirty.discard(name(fd)), sync(fd)))
+    monkeypatch.setattr("stockade.audit.heads.EVERY_S", 0)
+    log = Log(str(tmp_path), segment_bytes=1000)
+    for number in range(20):
+        log.append([{"type": "app.test", "number": number}], critical=number % 3 == 0)
+    log.close()
+    assert len(all_heads(tmp_path)) >= 20
+
+
+@pytest.mark.parametrize("fails", ["fdatasync", "write of the head"])
+def test_a_critical_record_that_is_not_kept_is_an_error_that_says_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+    log = Log(str(tmp_path))
+    log.append([{"type": "app.test"}])
+    write = os.write
+
+    def no_disk(fd: int) -> None:
+        raise OSError(5, "EIO")
+
+    def short(fd: int, data: bytes) -> int:
+        return write(fd, data[:20] if os.readlink(f"/proc/self/fd/{fd}").endswith("heads.jsonl") else data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, *(("fdatasync", no_disk) if fails == "fdatasync" else ("write", short)))
+        with pytest.raises(Error) as caught:
+            log.append([{"type": "app.test"}], critical=True)
+        assert caught.value.code == "audit_unavailable" and "the records are written" in caught.value.message
+        with pytest.raises(Error):
+            log.close()
+    assert not [fd for fd in os.listdir("/proc/self/fd") if _path(fd).startswith(f"{tmp_path}/")]
+    again = Log(str(tmp_path))
+    last = again.append([{"type": "app.test"}], critical=True)
+    again.close()
+    assert last.seq == 4 and [head.seq for head in all_heads(tmp_path)][-1] == 4
+    assert checked(tmp_path, {head.seq: head.hash for head in all_heads(tmp_path)}).damage is None
+
+
+def _path(fd: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return ""

@@ -2,59 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import multiprocessing
 import os
+import random
 import signal
-import time
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stockade.audit.events import of_record
 from stockade.audit.ingest import CHECKPOINT, ingest
 from stockade.audit.log import Log
-from stockade.audit.verify import verify
+from stockade.audit.spool import lines
+from support.live import wait_until
+from support.spooled import WHEN, framed, log_bytes, refused, spooled, taken, whole
 
 FORK = multiprocessing.get_context("fork")
-WHEN = "2026-11-30T12:00:00.000000000Z"
-
-
-def framed(record: dict[str, Any]) -> bytes:
-    """A record as the launcher frames it."""
-    body = json.dumps(record, separators=(",", ":"))[1:]
-    length = next(n for n in range(len(body) + 8, len(body) + 16) if len(f'{{"len":{n},{body}') == n)
-    return f'\n{{"len":{length},{body}\n'.encode()
-
-
-def refused(number: int) -> dict[str, Any]:
-    """The record of a launch that was refused."""
-    return {"schema": "stockade.receipt.v1", "record": "refused", "run_id": f"{number:026d}", "ts": WHEN, "code": "userns_denied",
-            "step": 2, "object": "box", "errno": 1, "errno_name": "EPERM", "message": "m", "hint": "h", "transient": False}
-
-
-def spooled(audit: Path, numbers: range, name: str = "spool.jsonl") -> None:
-    """Append records as launchers do."""
-    audit.mkdir(exist_ok=True)
-    with (audit / name).open("ab") as stream:
-        for number in numbers:
-            stream.write(framed(refused(number)))
-
-
-def taken(audit: Path) -> list[int]:
-    """Numbers of the records in the log, in its order."""
-    lines = [line for path in sorted((audit / "log").glob("0*.jsonl")) for line in path.read_bytes().splitlines()]
-    records = [json.loads(line) for line in lines if line.startswith(b"{") and line.endswith(b"}")]
-    return [int(record["run_id"]) for record in records if record.get("type") == "spawn.decided"]
-
-
-def whole(audit: Path) -> bool:
-    """Whether the chain is."""
-    directory = os.open(audit / "log", os.O_RDONLY)
-    try:
-        return verify(directory).damage is None
-    finally:
-        os.close(directory)
 
 
 def test_each_record_comes_once_also_over_rotation_and_without_a_checkpoint(tmp_path: Path) -> None:
@@ -106,9 +73,10 @@ def test_readers_that_are_killed_take_nothing_twice_and_leave_nothing_out(tmp_pa
         spooled(tmp_path, range(count, count + 700))
         count += 700
         readers = [FORK.Process(target=_take_for_ever, args=(str(tmp_path),)) for _ in range(2)]
+        goal = log_bytes(tmp_path) + random.randrange(1, 200_000)  # less than these records have
         for one in readers:
             one.start()
-        time.sleep(0.05)
+        wait_until(lambda goal=goal: log_bytes(tmp_path) >= goal, "a reader is at it")
         for one in readers:
             os.kill(one.pid or 0, signal.SIGKILL)
             one.join(20)
@@ -119,6 +87,8 @@ def test_readers_that_are_killed_take_nothing_twice_and_leave_nothing_out(tmp_pa
 @pytest.mark.parametrize("record", [
     {"record": "launch", "origin": "inside", "run_id": "x", "ts": WHEN, "data": "d"}, {"record": "strange"}, {"record": "end"}, {},
     {"record": "refused", "origin": "inside", "code": "c"}, {"record": "launch", "promises": 7},
+    {**refused(1), "step": 10**400}, {**refused(1), "step": 1.5}, {**refused(1), "object": "\ud800"}, {**refused(1), "ts": 5},
+    {**refused(1), "step": ["x" * 1000] * 1100}, {**refused(1), "step": "\x01" * 180_000},
 ])
 def test_what_is_no_record_of_a_supervisor_never_becomes_one(tmp_path: Path, record: dict[str, Any]) -> None:
     tmp_path.mkdir(exist_ok=True)
@@ -127,16 +97,50 @@ def test_what_is_no_record_of_a_supervisor_never_becomes_one(tmp_path: Path, rec
     lines = (tmp_path / "log" / "00000001.jsonl").read_bytes().splitlines()
     event = json.loads(lines[-1])
     inside = record.get("origin") == "inside"
+    spooled = (tmp_path / "spool.jsonl").read_bytes().strip(b"\n")
+    if event["type"] == "audit.unknown":
+        assert event["detail"] == {"bytes": len(spooled), "sha256": hashlib.sha256(spooled).hexdigest()}
     assert event["type"] in ("inside.record", "audit.unknown") and (event["origin"] == "inside") == inside, event
 
 
-def test_another_reader_at_work_is_no_error(tmp_path: Path) -> None:
+def test_another_reader_at_work_is_waited_for_and_then_said(tmp_path: Path) -> None:
     import fcntl
 
     log = Log(str(tmp_path))
     spooled(tmp_path, range(3))
     held = os.open(tmp_path / "log" / "ingest.lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(held, fcntl.LOCK_EX)
-    assert ingest(str(tmp_path), log).busy
-    os.close(held)
-    assert ingest(str(tmp_path), log).records == 3
+    assert ingest(str(tmp_path), log, timeout_s=0.05).busy
+    # One that is soon done is waited for.
+    release = threading.Timer(0.2, os.close, [held])
+    release.start()
+    assert ingest(str(tmp_path), log, timeout_s=20).records == 3
+    release.join(20)
+
+
+HOSTILE = {
+    "a length of 5,000 digits": b'\n{"len":' + b"9" * 5000 + b"}\n", "a deep list": framed({"record": "refused", "x": 1}).replace(b'"x":1', b'"x":' + b"[" * 200_000),
+    "no text at all": b"\x00" * 5000 + b"\n", "a line of 3 MiB": framed({"record": "inside", "origin": "inside", "data": "x" * (3 << 20)}),
+    "bytes that are no UTF-8": b'\n{"len":12,"\xff"}\n',
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_no_line_of_the_spool_stops_those_behind_it(tmp_path: Path, what: str) -> None:
+    log = Log(str(tmp_path))
+    spooled(tmp_path, range(2))
+    with (tmp_path / "spool.jsonl").open("ab") as stream:
+        stream.write(HOSTILE[what])
+    spooled(tmp_path, range(2, 4))
+    ingest(str(tmp_path), log)
+    assert taken(tmp_path) == [0, 1, 2, 3] and whole(tmp_path)
+    assert ingest(str(tmp_path), log).records == 0
+
+
+def test_the_uid_of_an_event_is_that_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "spool.jsonl").write_bytes(framed({
+        "record": "decided", "ts": WHEN, "caller": "agent", "pid": 7, "argv0": "x", "cwd": "/", "requested_tier": "auto", "code": "policy_denied",
+        "message": "m", "reasons": [], "missing": [], "transient": False}))
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)  # of whoever reads it: root, say
+    events = [of_record(line.record or {}, line.text, line.uid) for line in lines(str(tmp_path), {})]
+    assert [event["actor"]["uid"] for event in events] == [os.getuid()]

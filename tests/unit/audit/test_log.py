@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import multiprocessing
 import os
+import random
 import signal
 import time
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from stockade.audit.chain import Link
 from stockade.audit.log import Log
 from stockade.audit.verify import Verdict, verify
 from stockade.errors import Error
+from support.live import wait_until
+from support.spooled import log_bytes
 
 SPAWN = multiprocessing.get_context("fork")
 
@@ -82,6 +85,7 @@ def test_a_write_that_was_cut_at_any_byte_is_named_and_the_chain_goes_on(tmp_pat
     first = data.index(b"\n", whole) + 1
     for cut in range(whole + 1, len(data)):
         path.write_bytes(data[:cut])
+        (tmp_path / "log" / "heads.jsonl").unlink()  # which comes later, on the disk too
         # Without its newline alone a record is one.
         kept = 2 + (cut >= first - 1) + (cut >= len(data) - 1)
         other = Log(str(tmp_path))
@@ -103,6 +107,7 @@ def test_a_repair_that_was_cut_is_repaired_too(tmp_path: Path, log: Log) -> None
     data = path.read_bytes()
     for cut in range(torn + 1, data.index(b"\n", torn + 1) + 1):
         path.write_bytes(data[:cut])
+        (tmp_path / "log" / "heads.jsonl").unlink()
         other = Log(str(tmp_path))
         other.append([{"type": "app.test", "number": 3}])
         other.close()
@@ -112,8 +117,9 @@ def test_a_repair_that_was_cut_is_repaired_too(tmp_path: Path, log: Log) -> None
 def test_killed_writers_leave_a_log_that_goes_on(tmp_path: Path) -> None:
     for _ in range(15):
         writer = SPAWN.Process(target=_write, args=(tmp_path, 1, 1_000_000))
+        goal = log_bytes(tmp_path) + random.randrange(1, 60_000)
         writer.start()
-        time.sleep(0.03)
+        wait_until(lambda goal=goal: log_bytes(tmp_path) >= goal, "the writer writes")
         assert writer.pid is not None
         os.kill(writer.pid, signal.SIGKILL)
         writer.join(20)

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from stockade.audit.ingest import CHECKPOINT, ingest
 from stockade.audit.log import Log
 from stockade.audit.retention import prune
 from stockade.audit.segments import numbers
 from stockade.audit.verify import verify
+from support.spooled import framed, refused, spooled, taken, whole
 
 DAY_S = 86_400
 
@@ -21,13 +23,14 @@ DAY_S = 86_400
 def audit(tmp_path: Path) -> Path:
     """A log of several segments, each a day older than the next."""
     log = Log(str(tmp_path), segment_bytes=10_000)
-    for number in range(400):
-        log.append([{"type": "app.test", "number": number}])
+    for age in range(5, -1, -1):
+        then = time.strftime("%Y-%m-%dT%H:%M:%S.000000000Z", time.gmtime(time.time() - age * DAY_S - 60))
+        log.append([{"type": "app.test", "number": number, "ts": then} for number in range(60 if age else 5)])
     log.close()
     paths = sorted((tmp_path / "log").glob("0*.jsonl"))
-    for age, path in enumerate(reversed(paths)):
-        os.utime(path, (time.time() - age * DAY_S - 60, time.time() - age * DAY_S - 60))
-    assert len(paths) > 4
+    for path in paths:
+        os.utime(path, (1, 1))  # of a copy: what counts is what the records say
+    assert len(paths) == 6
     return tmp_path
 
 
@@ -98,10 +101,53 @@ def test_a_killed_pruner_leaves_a_whole_log(audit: Path, directory: int, monkeyp
 
 def test_damage_stays_to_be_seen(audit: Path, directory: int) -> None:
     first = audit / "log" / "00000001.jsonl"
-    old = first.stat()
     first.write_bytes(first.read_bytes()[:-5])
-    os.utime(first, (old.st_mtime, old.st_mtime))
     log = Log(str(audit), segment_bytes=10_000)
     assert prune(directory, log, DAY_S) == 0
     log.close()
     assert verify(directory).damage is not None
+
+
+def _spooled_over_months(tmp_path: Path, segment_bytes: int = 20_000) -> Log:
+    """A log of several segments, all of a spool that is there still, and all of it old."""
+    spooled(tmp_path, range(90), "spool.jsonl.01ARZ3NDEKTSV4RRFFQ69G5FAA")
+    log = Log(str(tmp_path), segment_bytes=segment_bytes)
+    for _ in range(5):
+        spooled(tmp_path, range(90, 120))
+        ingest(str(tmp_path), log)
+    return log
+
+
+def test_what_was_pruned_is_not_taken_from_the_spool_again_without_a_checkpoint(tmp_path: Path) -> None:
+    log = _spooled_over_months(tmp_path)
+    before = len(taken(tmp_path))
+    assert ingest(str(tmp_path), log, keep_s=10**9).records == 0 and len(taken(tmp_path)) == before
+    ingest(str(tmp_path), log, keep_s=0)
+    left = taken(tmp_path)
+    assert len(left) < before
+    (tmp_path / "log" / CHECKPOINT).unlink()
+    assert ingest(str(tmp_path), log).records == 0 and taken(tmp_path) == left and whole(tmp_path)
+
+
+def test_no_file_of_the_spool_goes_before_the_log_has_it(tmp_path: Path) -> None:
+    log = Log(str(tmp_path))
+    names = [f"spool.jsonl.01ARZ3NDEKTSV4RRFFQ69G5FA{letter}" for letter in "ABCD"]
+    for number, name in enumerate(names[:3]):
+        spooled(tmp_path, range(number * 5, number * 5 + 5), name)
+        os.utime(tmp_path / name, (1, 1))
+    with (tmp_path / names[0]).open("ab") as stream:
+        stream.write(b"\n")  # of a launcher that looked whether it can write
+    os.utime(tmp_path / names[0], (1, 1))
+    spooled(tmp_path, range(15, 20), names[3])
+    spooled(tmp_path, range(20, 25))
+    os.utime(tmp_path / "spool.jsonl", (1, 1))
+    assert ingest(str(tmp_path), log, keep_s=1000).records == 25
+    assert {path.name for path in tmp_path.iterdir()} == {"log", "spool.jsonl", *names}
+    with (tmp_path / names[1]).open("ab") as stream:
+        stream.write(framed(refused(25)))
+    os.utime(tmp_path / names[1], (1, 1))
+    assert ingest(str(tmp_path), log, keep_s=1000).records == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"log", "spool.jsonl", names[1], names[3]}
+    assert ingest(str(tmp_path), log, keep_s=1000).records == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"log", "spool.jsonl", names[3]}
+    assert sorted(taken(tmp_path)) == list(range(26)) and whole(tmp_path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -59,14 +58,3 @@ def test_what_is_no_file_is_an_error(tmp_path: Path, planted: str) -> None:
     with pytest.raises(OSError):
         record.append(str(tmp_path if planted != "nothing" else tmp_path / "missing"), row(1))
     assert not (tmp_path / "elsewhere").exists()
-
-
-def test_retention_removes_old_segments_and_nothing_else(tmp_path: Path) -> None:
-    old = time.time() - 1000
-    for name, when in (("spool.jsonl.A", old), ("spool.jsonl.B", None), ("spool.jsonl", old), ("other.C", old)):
-        (tmp_path / name).write_text("x")
-        if when:
-            os.utime(tmp_path / name, (when, when))
-    (tmp_path / "spool.jsonl.L").symlink_to(tmp_path / "other.C")
-    record.collect(str(tmp_path), 500)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["other.C", "spool.jsonl", "spool.jsonl.B", "spool.jsonl.L"]
