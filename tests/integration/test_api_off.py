@@ -113,14 +113,14 @@ def test_a_record_that_policy_requires_comes_before_the_command(work: Path, stat
     assert not (work / "ran").exists()
 
 
-def test_without_that_policy_the_run_goes_on_and_says_so(state: Path, caplog: pytest.LogCaptureFixture) -> None:
-    stockade.run(["true"], tier="off")
+@WAYS
+def test_without_that_policy_what_runs_without_a_box_is_on_record_too_or_does_not_run(work: Path, state: Path, way: Way) -> None:
+    way(["true"], tier="off")  # the twin: it can be written
     (state / "audit/spool.jsonl").unlink()
     (state / "audit/spool.jsonl").symlink_to("/nowhere")
-    done = stockade.run(["true"], tier="off")
-    assert done.receipt.end is not None
-    assert "audit: launch record not written" in done.receipt.end["degraded"]
-    assert {entry.name for entry in caplog.records} == {"stockade"}
+    with pytest.raises(stockade.AuditUnavailable, match="D1"):
+        way(["touch", str(work / "ran")], tier="off")
+    assert not (work / "ran").exists()
 
 
 def test_the_record_of_a_command_that_replaces_the_command_line_names_its_process(work: Path, state: Path) -> None:

@@ -153,20 +153,35 @@ def test_a_proven_program_runs_and_a_claim_does_not(config: Path, tmp_path: Path
 
 
 @requirement("decision.carve_outs")
-def test_a_record_that_fails_is_said_and_the_start_goes_on_unless_policy_wants_it(
-        config: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_operators_word_counts_only_where_it_is_recorded(config: Path, tmp_path: Path) -> None:
     allow(config)
-    spool_file = tmp_path / "state/audit/spool.jsonl"
     with pytest.warns(stockade.DowngradeWarning):
         stockade.run(["true"], tier="strict")
+    unwritable(tmp_path)
+    with pytest.raises(stockade.AuditUnavailable, match="D4"):
+        stockade.run(["touch", str(tmp_path / "ran")], tier="strict")
+    assert not (tmp_path / "ran").exists()
+
+
+def unwritable(tmp_path: Path) -> None:
+    spool_file = tmp_path / "state/audit/spool.jsonl"
     spool_file.unlink()
     spool_file.symlink_to("/nowhere")
-    done = stockade.run(["true"], tier="strict")
+
+
+@requirement("decision.carve_outs")
+def test_a_proven_program_goes_on_without_its_record_unless_policy_wants_it(
+        config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dist = installed(tmp_path, monkeypatch)
+    ask = {"env": dist.env, "caller": "first_party"}
+    with pytest.warns(stockade.DowngradeWarning):
+        stockade.run(dist.argv, **ask)
+    unwritable(tmp_path)
+    done = stockade.run(dist.argv, **ask)
     assert done.receipt.end is not None and "audit: launch record not written" in done.receipt.end["degraded"]
     (config / "policy.toml").write_text("require_audit = true\n")
     with pytest.raises(stockade.AuditUnavailable):
-        stockade.run(["touch", str(tmp_path / "ran")], tier="strict")
-    assert not (tmp_path / "ran").exists()
+        stockade.run(dist.argv, **ask)
 
 
 @requirement("decision.carve_outs")

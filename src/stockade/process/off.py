@@ -2,7 +2,7 @@
 
 Owns: the filtered environment, and the records. Those of an unconfined run claim the environment
 rows and nothing else; those of a passthrough what the box around is attested to keep. Fails closed:
-where policy requires a record and it cannot be written before the command starts, nothing starts
+where less than a box is what somebody asked for, or policy requires it, nothing starts without its record
 (``audit_unavailable``). Read next: ``stockade.environment``, ``record.py``, ``stockade.decision``.
 """
 
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from stockade.process.prepare import Prepared
     from stockade.rules.tiers import Tier
 
+# Rows by which a command gets less than it could have: audit or deny. A proven program (D3) and what a box keeps
+# already (D7) have nothing safer that would do the work.
+AUDIT_OR_DENY = frozenset({"D1", "D4", "D11"})
 ENV_PROMISES = frozenset({"env.secrets", "env.injection"})
 
 
@@ -129,19 +132,30 @@ def _decided(prepared: Prepared, result: EnvResult, supervisor: dict[str, Any] |
                       f"{prepared.decision.kind}, expected a box of its own")
     launch = _launch_record(prepared, result, supervisor)
     degraded = [prepared.decision.kind, *audit_note(resolved)]
-    if prepared.decision.kind == "passthrough" and not record.tell_outside(launch):
+    told = prepared.decision.kind == "passthrough" and record.tell_outside(launch)
+    if prepared.decision.kind == "passthrough" and not told:
         degraded.append("audit: the box around was not told")
     try:
         record.append(resolved.state_home.audit, launch)
     except OSError as err:
         what = f"launch record of {resolved.request.argv[0]!r} in {resolved.state_home.audit!r}: cannot be written"
-        if resolved.policy.require_audit:
-            raise AuditUnavailable("audit_unavailable", f"{what} ({_name(err)}), and "
-                                   f"{resolved.policy.origin('require_audit')} requires it") from err
+        why = _must_be_recorded(prepared, told=told)
+        if why:
+            raise AuditUnavailable("audit_unavailable", f"{what} ({_name(err)}), and {why}") from err
         _warn(f"{what} ({_name(err)})")
         degraded.append("audit: launch record not written")
     return Journal(audit=resolved.state_home.audit, launch=launch, degraded=tuple(degraded),
                    started=time.monotonic())
+
+
+def _must_be_recorded(prepared: Prepared, *, told: bool) -> str:
+    """Return why nothing runs without its record; empty where it goes on and the gap is marked."""
+    policy = prepared.resolved.policy
+    if policy.require_audit:
+        return f"{policy.origin('require_audit')} requires it"
+    if prepared.decision.row in AUDIT_OR_DENY and not told:
+        return f"what runs by {prepared.decision.row} ({prepared.decision.kind}) is on record, or does not run"
+    return ""
 
 
 def _warn(text: str) -> None:
