@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import signal
@@ -96,6 +97,29 @@ def test_an_invalid_policy_is_a_refusal_in_the_log(actor: Actor, state: str) -> 
     finally:
         actor.remove(policy)
     assert [event["reasons"] for event in logged(actor, state)] == [[], ["policy_invalid"]]
+
+
+@requirement("audit.complete")
+def test_trust_is_in_the_log_before_it_counts(actor: Actor, state: str) -> None:
+    path = actor.put(f"{actor.workspace}/.stockade.toml", 'read = ["~/elsewhere"]\n', 0o644)
+    try:
+        assert said(actor, state, "trust", "--yes").status == 0
+        (given,) = logged(actor, state, "--type", "trust.granted")
+        assert (given["detail"]["path"], given["detail"]["widens"], given["actor"]["caller"]) == (path, ["read: '~/elsewhere'"], "operator")
+        assert given["detail"]["sha256"] == hashlib.sha256(actor.host(path).read_bytes()).hexdigest()
+        heads = actor.host(f"{state}/audit/log/heads.jsonl").read_text().splitlines()
+        assert json.loads(heads[0])["seq"] >= given["seq"]
+        assert said(actor, state, "trust", "--revoke").status == 0
+        assert len(logged(actor, state, "--type", "trust.revoked")) == 1
+        # Where it cannot be recorded it does not count.
+        actor.host(f"{state}/audit/log/heads.jsonl").unlink()
+        actor.make_dir(f"{state}/audit/log/heads.jsonl")
+        denied = said(actor, state, "trust", "--yes")
+        assert denied.status == 2 and "audit_unavailable" in denied.err, denied
+        grants = said(actor, state, "explain", "--json", "true").json()["grants"]
+        assert not [row for row in grants if row["kind"] == "read" and row["value"] == actor.elsewhere]
+    finally:
+        actor.remove(path)
 
 
 @requirement("audit.refused")

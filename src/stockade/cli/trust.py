@@ -11,10 +11,13 @@ import difflib
 import os
 import sys
 
+from stockade.audit.redact import clipped, redacted
+from stockade.cli import journal
 from stockade.cli.grammar import Parsed
 from stockade.cli.output import clean, emit, paint, say
 from stockade.cli.request import state_home
 from stockade.errors import ConfigError
+from stockade.ids import digest
 from stockade.light import Iterator
 from stockade.paths import StateHome
 from stockade.paths import state_home as make_state_home
@@ -40,7 +43,7 @@ def trust(parsed: Parsed) -> int:
                           hint="enter the repository that holds it")
     state = state_home()
     if parsed.flag("revoke"):
-        return _answer(parsed, document, "revoked" if ledger.untrust(state, document.path) else "not_trusted", [])
+        return _answer(parsed, document, "revoked" if _revoked(state, document.path) else "not_trusted", [])
     load_project(directory, state)  # an invalid file is an error here and not at the next run
     lines = list(widening(document))
     if ledger.is_trusted(state, document):
@@ -50,13 +53,27 @@ def trust(parsed: Parsed) -> int:
         _show(document, lines, before)
     if not parsed.flag("yes") and not _asked():
         return _answer(parsed, document, "not_trusted", lines)
-    _store(state, document)
+    _store(state, document, lines)
     return _answer(parsed, document, "trusted", lines)
 
 
-def _store(state: StateHome, document: Document) -> None:
+def _store(state: StateHome, document: Document, lines: list[str]) -> None:
     make_state_home({**os.environ, "STOCKADE_HOME": str(state.path)}, create=True)
+    journal.record(state, "trust.granted", {"path": _text(document.path), "widens": [_text(line) for line in lines],
+                                            "sha256": digest(document.text.encode("utf-8"))})
     ledger.trust(state, document)
+
+
+def _revoked(state: StateHome, path: str) -> bool:
+    """Taking back is the safe side: it counts, and is recorded after."""
+    gone = ledger.untrust(state, path)
+    if gone:
+        journal.record(state, "trust.revoked", {"path": _text(path)})
+    return gone
+
+
+def _text(value: str) -> str:
+    return clipped(redacted(value))
 
 
 def widening(document: Document) -> Iterator[str]:
