@@ -57,6 +57,11 @@ def loads(text: str | bytes) -> Any:
         value, end = _scan(text, start)
     except StopIteration as stop:
         raise ValueError(f"no JSON value at character {stop.value}") from None
+    except SystemError:
+        # To say what is wrong the scanner of 3.11 needs a module that it does not import itself.
+        import json
+
+        return json.loads(text)
     if text[end:].strip(_BLANK):
         raise ValueError(f"JSON text goes on at character {end}")
     return value

@@ -207,7 +207,7 @@ def test_a_changed_end_stays_damage_whatever_runs_after_it(actor: Actor, state: 
     assert (found.status, found.out.partition(" at ")[0]) == (1, "damaged: edited"), found
     assert found.err.startswith("stockade: audit_damaged: segment 00000001.jsonl: "), found
     shown = said(actor, state, "audit", "query", "--json")
-    assert shown.status == 0 and len(shown.out.splitlines()) == 5 and "audit_damaged" in shown.err, shown
+    assert shown.status == 0 and len(shown.out.splitlines()) == 7 and "audit_damaged" in shown.err, shown
 
 
 @requirement("audit.damage")
@@ -362,7 +362,7 @@ def test_no_secret_of_a_command_line_or_path_is_in_the_log(actor: Actor, state: 
 
 def test_an_answer_without_the_newest_records_says_so(actor: Actor, state: str) -> None:
     said(actor, state, "run", "--quiet", "true")
-    assert len(logged(actor, state)) == 3
+    assert len(logged(actor, state)) == 4
     said(actor, state, "run", "--quiet", "true")
     held = os.open(actor.host(f"{state}/audit/log/ingest.lock"), os.O_RDWR)
     try:
@@ -372,7 +372,7 @@ def test_an_answer_without_the_newest_records_says_so(actor: Actor, state: str) 
             assert "the newest records are missing" in found.err, found
     finally:
         os.close(held)
-    assert len(logged(actor, state)) == 5
+    assert len(logged(actor, state)) == 7
 
 
 @requirement("audit.damage")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from stockade import jsontext
 
+SRC = str(Path(__file__).resolve().parents[2] / "src")
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4), max_leaves=12)
@@ -65,3 +67,14 @@ def test_an_interpreter_without_the_c_parts_reads_and_writes_the_same() -> None:
               "print(jsontext.dumps(jsontext.loads('{\"b\": [1, \"ä\"], \"a\": null}'), sort_keys=True, compact=True))")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == '{"a":null,"b":[1,"\\u00e4"]}\n'
+
+
+BROKEN = ['{"a":', '{"a" 1}', '{1: 2}', '[1,]', '"\\x"', '"a', "{'a': 1}", '{"a":1,}', '"\n"', "nul", ""]
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_a_broken_text_is_an_error_of_ours_also_before_the_standard_module_was_loaded(text: str) -> None:
+    code = ("import sys; sys.path.insert(0, sys.argv[1])\nfrom stockade.jsontext import loads\nassert 'json' not in sys.modules\n"
+            "try: loads(sys.argv[2])\nexcept ValueError: print('refused')")
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code, SRC, text], capture_output=True, text=True, check=False)
+    assert done.stdout == "refused\n", done.stderr

@@ -14,7 +14,8 @@ import time
 from collections import deque
 
 from stockade.audit.events import made
-from stockade.audit.log import LOCK_TIMEOUT_S, Log
+from stockade.audit.lock import LOCK_TIMEOUT_S
+from stockade.audit.log import Log
 from stockade.errors import AuditUnavailable, Error
 from stockade.frozen import dataclass
 from stockade.ids import timestamp

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 def record(state: StateHome, kind: str, detail: dict[str, Any]) -> None:
     """Write an event of the operator's. Args: kind: a type of the schema. Raises: AuditUnavailable."""
-    from stockade.audit import heads
     from stockade.audit.events import made
+    from stockade.audit.keys import signer
     from stockade.audit.log import Log
     from stockade.ids import timestamp
 
     actor = {"caller": "operator", "app": None, "session": None, "uid": os.geteuid(), "pid": os.getpid(), "site": None}
     try:
-        log = Log(state.audit, signer=heads.signer(state.keys))
+        log = Log(state.audit, signer=signer(state.keys))
         try:
             log.append([made(kind, "completed", timestamp(), actor=actor, detail=detail)], critical=True)
         finally:

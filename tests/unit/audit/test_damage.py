@@ -14,7 +14,7 @@ from stockade.audit.log import Log
 from stockade.audit.verify import Verdict, verify
 from stockade.errors import Error
 
-RECORDS = 400
+RECORDS = 10_000
 SEEDS = range(12)
 Lines = list[bytes]
 
@@ -23,9 +23,9 @@ Lines = list[bytes]
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log of five segments, as it was written."""
     audit = tmp_path_factory.mktemp("audit")
-    log = Log(str(audit), segment_bytes=16_000)
-    for number in range(RECORDS):
-        log.append([{"type": "app.test", "number": number, "pad": "x" * (number % 60)}])
+    log = Log(str(audit), segment_bytes=400_000)
+    for first in range(0, RECORDS, 50):
+        log.append([{"type": "app.test", "number": number, "pad": "x" * (number % 60)} for number in range(first, first + 50)])
     log.close()
     assert len(list((audit / "log").glob("0*.jsonl"))) > 3
     return audit / "log"

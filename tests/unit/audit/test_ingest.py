@@ -139,7 +139,7 @@ def test_no_line_of_the_spool_stops_those_behind_it(tmp_path: Path, what: str) -
 
 def test_the_uid_of_an_event_is_that_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "spool.jsonl").write_bytes(framed({
-        "record": "decided", "ts": WHEN, "caller": "agent", "pid": 7, "argv0": "x", "cwd": "/", "requested_tier": "auto", "code": "policy_denied",
+        "record": "declined", "ts": WHEN, "caller": "agent", "pid": 7, "argv0": "x", "cwd": "/", "requested_tier": "auto", "code": "policy_denied",
         "message": "m", "reasons": [], "missing": [], "transient": False}))
     monkeypatch.setattr(os, "geteuid", lambda: 4242)  # of whoever reads it: root, say
     events = [of_record(line.record or {}, line.text, line.uid) for line in lines(str(tmp_path), {})]
