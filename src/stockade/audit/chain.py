@@ -3,7 +3,7 @@
 Owns: the form of a line, ``canonical JSON`` and a newline, and what its hash covers:
 ``hash = SHA-256(prev || canonical(record without hash))``, with ``prev`` as the 64 characters that the record has
 too. Fails closed: a line that is not the canonical spelling of what it says is no record, so that two different
-lines never pass for one; where a signed head covers a line, its hash alone tells that. Read next: ``verify.py``.
+lines never pass for one. Read next: ``verify.py``; ``forms.py`` for many lines.
 """
 
 from __future__ import annotations
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 GENESIS = "0" * 64
 # A record is read back in one piece; a request is clipped long before.
 MAX_LINE_BYTES = 1 << 20
-_OWN, _PREV, _SEQ = b'"hash":"', b'"prev":"', b'"seq":'
-_FIELDS = (("seq", int), ("prev", str), ("hash", str))
-_DIGITS = 16  # of MAX_INTEGER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,42 +65,24 @@ def sealed(event: dict[str, Any], last: Link) -> tuple[bytes, Link]:
 
 
 def opened(line: bytes) -> Record | None:
-    """Return what a line without its newline says of the chain; None where it is no record.
-
-    It is not parsed: the hash covers its bytes, and a key in a text would have its quotes escaped. A key of these
-    names in a nested table, where there is one, goes the long way. So whoever made the hash may have made it of
-    anything: ``is_canonical`` looks at that.
-    """
-    own, prev, seq = line.find(_OWN), line.rfind(_PREV), line.rfind(_SEQ)
-    if own < 0 or line.count(_OWN) + line.count(_PREV) + line.count(_SEQ) != 3 or not own < prev < seq:
-        return _parsed(line)
-    value, after = own + len(_OWN), own + len(_OWN) + 66  # the digest, a quote, a comma
-    number = line[seq + len(_SEQ):].partition(b",")[0].rstrip(b"}")
-    if line[after - 2:after] != b'",' or not number.isdigit() or len(number) > _DIGITS:
-        return None
-    said, before = line[value:after - 2], line[prev + len(_PREV):prev + len(_PREV) + 64]
-    whole = sha256(before + line[:own] + line[after:]).hexdigest().encode("ascii") == said
-    return Record(seq=int(number), prev=before.decode("latin-1"), hash=said.decode("latin-1"), whole=whole)
-
-
-def is_canonical(line: bytes) -> bool:
-    """Tell whether a line without its newline is the canonical spelling of a record."""
+    """Return what a line without its newline says of the chain; None where it is no record."""
     try:
         record = loads(line)
-        return type(record) is dict and all(type(record.get(name)) is kind for name, kind in _FIELDS) \
-            and encode(record) == line
+        if type(record) is not dict or encode(record) != line:
+            return None
     except (ValueError, RecursionError):
-        return False
+        return None
+    seq, prev, said = record.get("seq"), record.get("prev"), record.get("hash")
+    if type(seq) is not int or type(prev) is not str or type(said) is not str or not is_digest(prev):
+        return None
+    own = b'"hash":"%s",' % said.encode("utf-8")
+    # Once: then it is no part of a nested table.
+    bare = line.replace(own, b"") if line.count(own) == 1 else _without_hash(record)
+    return Record(seq=seq, prev=prev, hash=said, whole=_hash(prev, bare) == said)
 
 
-def _parsed(line: bytes) -> Record | None:
-    if not is_canonical(line):
-        return None
-    record = loads(line)
-    if not is_digest(record["prev"]):
-        return None
-    own = _hash(record["prev"], encode({key: value for key, value in record.items() if key != "hash"}))
-    return Record(seq=record["seq"], prev=record["prev"], hash=record["hash"], whole=record["hash"] == own)
+def _without_hash(record: dict[str, Any]) -> bytes:
+    return encode({key: value for key, value in record.items() if key != "hash"})
 
 
 def _halves(record: dict[str, Any]) -> Iterator[dict[str, Any]]:

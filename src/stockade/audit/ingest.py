@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from stockade.audit.chain import Link, opened
+from stockade.audit.chain import Link
 from stockade.audit.events import made, of_record
+from stockade.audit.forms import Reader
 from stockade.audit.lock import LOCK_TIMEOUT_S, take_lock
 from stockade.audit.log import DIRECTORY, Log
 from stockade.audit.query import event_of, lines_back
@@ -101,6 +102,7 @@ def _positions(audit: str, directory: int) -> Positions:
     """How far each file was taken: what the log says back to the checkpoint, where that is of this log."""
     last, checked = _checkpoint(audit)
     found: Positions = {}
+    opened = Reader().opened
     for line in lines_back(directory):
         record = opened(line)
         if record is None or not record.whole:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 from hashlib import sha256
 
-from stockade.audit.chain import Link, Record, is_canonical, opened
+from stockade.audit.chain import Link, Record
+from stockade.audit.forms import Reader
 from stockade.audit.query import event_of
 from stockade.audit.segments import TORN, is_torn, numbers, read_segment
 from stockade.errors import Error
-from stockade.frozen import dataclass
+from stockade.frozen import NamedTuple, dataclass
 from stockade.light import MappingProxyType
 
 TYPE_CHECKING = False
@@ -57,8 +58,7 @@ class Verdict:
     pruned: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Line:
+class _Line(NamedTuple):
     segment: int
     number: int
     text: bytes
@@ -69,20 +69,18 @@ class _Gone(Exception):
     """A segment went while the log was read: somebody prunes it."""
 
 
-def verify(directory: int, marks: Mapping[int, str] = _NO_MARKS, *, signed_to: int = 0,
+def verify(directory: int, marks: Mapping[int, str] = _NO_MARKS,
            progress: Callable[[float], None] = lambda part: None) -> Verdict:
     """Follow the chain through the segments of an open directory.
 
     Args: marks: hashes that records of those numbers had, from signed heads: only they tell that a whole chain was
-    written anew, or that its end is gone; signed_to: the number of the last one that is signed: up to there a line
-    that nobody but the key's owner wrote is found by its hash, and its spelling is not looked at; progress: gets the
-    part that is read.
+    written anew, or that its end is gone; progress: gets the part that is read.
     Raises: Error(audit_unavailable).
     """
     verdict = None
     for _ in range(_TRIES):
         try:
-            walk = _Walk(directory, marks, signed_to, progress)
+            walk = _Walk(directory, marks, progress)
             verdict = walk.verdict()
         except _Gone:
             continue
@@ -97,12 +95,13 @@ def verify(directory: int, marks: Mapping[int, str] = _NO_MARKS, *, signed_to: i
 class _Walk:
     """One way through the log, and where it stands: ``_line`` was looked at last, ``_before`` is the last record."""
 
-    def __init__(self, directory: int, marks: Mapping[int, str], signed_to: int,
-                 progress: Callable[[float], None]) -> None:
-        self._directory, self._marks, self._signed_to, self._progress = directory, marks, signed_to, progress
+    def __init__(self, directory: int, marks: Mapping[int, str], progress: Callable[[float], None]) -> None:
+        self._directory, self._marks, self._progress = directory, marks, progress
+        self._opened = Reader().opened
         self._found = numbers(directory)
-        self._start = self._last = self._first()
-        self._line = self._before = _Line(segment=1, number=1, text=b"", ended=True)
+        self._start = self._first()
+        self._last: Link | Record = self._start
+        self._line = self._before = _Line(1, 1, b"", True)
         self._told, self._torn, self._size = self._start.seq == 0, 0, self._last_size()
         self._skipped: list[_Line] = []
 
@@ -137,13 +136,13 @@ class _Walk:
             os.close(descriptor)
 
     def _said(self, damage: Damage | None) -> Verdict:
-        good = damage.seq - 1 if damage else self._last.seq
-        return Verdict(records=good - self._start.seq, last=self._last, damage=damage, torn=self._torn,
+        last, good = Link(seq=self._last.seq, hash=self._last.hash), damage.seq - 1 if damage else self._last.seq
+        return Verdict(records=good - self._start.seq, last=last, damage=damage, torn=self._torn,
                        pruned=self._start.seq if self._told else 0)
 
     def _follow(self, line: _Line) -> Damage | None:
-        record = opened(line.text)
-        if record is None or not record.whole or (record.seq > self._signed_to and not is_canonical(line.text)):
+        record = self._opened(line.text)
+        if record is None or not record.whole:
             if not is_torn(line.text, ended=line.ended):
                 return self._damage(line)
             self._skipped.append(line)  # left by a writer that was killed, if the next record says so
@@ -156,7 +155,7 @@ class _Walk:
             return self._damage(line)
         if self._marks.get(record.seq, record.hash) != record.hash:
             return self._at(line, "edited")
-        self._last, self._before = Link(seq=record.seq, hash=record.hash), line
+        self._last, self._before = record, line
         self._told = self._told or _says_pruned(line.text, self._start)
         return None
 
@@ -164,7 +163,7 @@ class _Walk:
         """What the first record follows that is there: the beginning, unless older segments are gone."""
         if not self._found or self._found[0] == 1:
             return Link()
-        first = next((opened(line.text) for line in self._lines(self._found[:1])), None)
+        first = next((self._opened(line.text) for line in self._lines(self._found[:1])), None)
         return Link(seq=first.seq - 1, hash=first.prev) if first is not None and first.whole else Link()
 
     def _lines(self, found: Sequence[int]) -> Iterator[_Line]:
@@ -177,7 +176,7 @@ class _Walk:
                 for at, text in enumerate(stream, 1):
                     if at % _EVERY == 0:
                         self._progress((done + min(stream.tell() / size, 1)) / len(found))
-                    yield _Line(segment=number, number=at, text=text.removesuffix(b"\n"), ended=text.endswith(b"\n"))
+                    yield _Line(number, at, text.removesuffix(b"\n"), text.endswith(b"\n"))
 
     def _at(self, line: _Line, kind: str) -> Damage:
         return Damage(kind=kind, seq=self._last.seq + 1, segment=line.segment, line=line.number)
@@ -191,7 +190,7 @@ class _Walk:
 
     def _kind(self, line: _Line) -> str:
         """What happened at the first line that does not follow the last one."""
-        record, last = opened(line.text), self._last
+        record, last = self._opened(line.text), self._last
         follows = any(one.seq == last.seq + 1 and one.prev == last.hash for one in self._later(line))
         if record is None or not record.whole:
             torn = is_torn(line.text, ended=line.ended) and next(self._later(line), None) is None
@@ -200,15 +199,15 @@ class _Walk:
             if follows:
                 return "reordered"
             return "missing_segment" if line.number == 1 and _gap(self._found, line.segment) else "dropped"
-        if record.seq == last.seq + 1 and record.prev != last.hash and not follows:
+        if record.seq == last.seq + 1 and not follows:
             return _REWRITTEN
-        return "inserted" if record.seq <= last.seq or follows else "edited"
+        return "inserted"
 
     def _later(self, line: _Line) -> Iterator[Record]:
         """The records behind a line."""
         for other in self._lines([number for number in self._found if number >= line.segment]):
             if other.segment > line.segment or other.number > line.number:
-                record = opened(other.text)
+                record = self._opened(other.text)
                 if record is not None and record.whole:
                     yield record
 

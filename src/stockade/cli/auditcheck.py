@@ -39,8 +39,7 @@ def check(parsed: Parsed) -> int:
         # Whoever cannot check a signature is told of damage at least where a head and the chain disagree.
         marks = found.signed if public else found.others
         with Progress("checking", 1) as bar:
-            verdict = verify(directory, _marks(marks), progress=bar.step,
-                             signed_to=max((head.seq for head in found.signed), default=0))
+            verdict = verify(directory, _marks(marks), bar.step)
     unknown = not verdict.last.seq or (given and not found.signed)
     status = DAMAGED if verdict.damage or found.forged else CANNOT_TELL if unknown else WHOLE
     if parsed.flag("json"):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stockade.audit import verify as module
-from stockade.audit.chain import Link, sealed
+from stockade.audit.chain import Link, opened, sealed
 from stockade.audit.heads import Head, parse, read
 from stockade.audit.keys import signer
 from stockade.audit.log import Log
@@ -166,7 +166,7 @@ def test_damage_behind_what_was_pruned_counts_the_records_that_are_there(copy: i
 def test_a_last_line_of_a_segment_that_was_written_anew_is_named_where_it_is(copy: int, tmp_path: Path) -> None:
     path = tmp_path / "log" / "00000001.jsonl"
     rest = path.read_bytes().splitlines(keepends=True)[:-1]
-    before = module.opened(rest[-1].rstrip(b"\n"))
+    before = opened(rest[-1].rstrip(b"\n"))
     assert before is not None
     path.write_bytes(b"".join(rest) + sealed({"type": "app.forged"}, Link(seq=before.seq, hash=before.hash))[0])
     damage = verify(copy).damage
