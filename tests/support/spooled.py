@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from pathlib import Path
@@ -35,7 +36,8 @@ def spooled(audit: Path, numbers: range, name: str = "spool.jsonl") -> None:
 
 def taken(audit: Path) -> list[int]:
     """Numbers of the records in the log, in its order."""
-    lines = [line for path in sorted((audit / "log").glob("0*.jsonl")) for line in path.read_bytes().splitlines()]
+    files = [path.read_bytes() for path in sorted((audit / "log").glob("0*"))]
+    lines = [line for data in files for line in (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).splitlines()]
     records = [json.loads(line) for line in lines if line.startswith(b"{") and line.endswith(b"}")]
     return [int(record["run_id"]) for record in records if record.get("type") == "spawn.decided"]
 

@@ -12,7 +12,7 @@ import os
 from stockade.audit import heads
 from stockade.audit.lock import LOCK_TIMEOUT_S, no_lock, take_lock
 from stockade.audit.log import DIRECTORY, LOCK
-from stockade.audit.segments import damaged, numbers, open_segment, tail_of, unavailable
+from stockade.audit.segments import damaged, numbers, read_segment, tail_of, unavailable
 from stockade.errors import Error
 
 
@@ -36,7 +36,9 @@ def fault(audit: str, timeout_s: float = LOCK_TIMEOUT_S) -> Error | None:
 
 def _fault(directory: int) -> Error | None:
     for number in numbers(directory)[-1:]:
-        segment = open_segment(directory, number)
+        segment = read_segment(directory, number)
+        if segment is None:
+            continue
         try:
             tail = tail_of(segment)
         finally:

@@ -17,7 +17,7 @@ from stockade.audit.forms import Reader
 from stockade.audit.lock import LOCK_TIMEOUT_S, take_lock
 from stockade.audit.log import DIRECTORY, Log
 from stockade.audit.query import event_of, lines_back
-from stockade.audit.retention import collect, prune
+from stockade.audit.retention import collect, compress, prune
 from stockade.audit.segments import unavailable
 from stockade.audit.spool import Spooled, lines
 from stockade.canonicaljson import MAX_INTEGER
@@ -68,6 +68,7 @@ def _pass(audit: str, log: Log, keep_s: int | None) -> Taken:
         taken = _ingest(audit, log, positions)
         if keep_s is not None:
             prune(directory, log, keep_s, positions)
+            compress(directory)
         return taken
     finally:
         os.close(directory)

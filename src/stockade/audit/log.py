@@ -19,7 +19,17 @@ from stockade.audit import heads
 from stockade.audit.chain import Link, sealed
 from stockade.audit.events import made
 from stockade.audit.lock import LOCK_TIMEOUT_S, no_lock, take_lock
-from stockade.audit.segments import TORN, damaged, link_before, name_of, numbers, open_segment, tail_of, unavailable
+from stockade.audit.segments import (
+    TORN,
+    damaged,
+    is_packed,
+    link_before,
+    name_of,
+    numbers,
+    open_segment,
+    tail_of,
+    unavailable,
+)
 from stockade.errors import Error
 from stockade.frozen import dataclass
 from stockade.ids import timestamp
@@ -165,7 +175,7 @@ class Log:
         place = self._open
         info = os.fstat(place.descriptor) if place is not None else None
         if place is None or info is None or info.st_nlink == 0 or self._exists(place.number + 1):
-            place = self._begin((numbers(self._directory) or [1])[-1])
+            place = self._begin(self._newest())
             info = os.fstat(place.descriptor)
         if info.st_size != place.size:
             tail = self._tail(place)
@@ -184,6 +194,11 @@ class Log:
             return tail
         self._forget()
         raise damaged(place.number)
+
+    def _newest(self) -> int:
+        """The segment that is written to; where it went, not the one before that is closed and packed."""
+        number = (numbers(self._directory) or [1])[-1]
+        return number + is_packed(self._directory, number)
 
     def _exists(self, number: int) -> bool:
         try:

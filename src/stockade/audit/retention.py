@@ -13,8 +13,9 @@ import time
 
 from stockade.audit.chain import Link
 from stockade.audit.events import made
+from stockade.audit.packing import PACKED, pack
 from stockade.audit.query import event_of
-from stockade.audit.segments import name_of, numbers, open_segment, tail_of, unavailable
+from stockade.audit.segments import name_of, numbers, read_segment, tail_of, unavailable
 from stockade.audit.spool import SETTLED_S, opened, rotated
 from stockade.audit.spool import name_of as name_in_spool
 from stockade.ids import timestamp
@@ -40,14 +41,29 @@ def prune(directory: int, log: Log, older_than_s: int, taken: dict[str, int] | N
     detail = {"ends": ends, "taken": taken or {}}
     log.append([made("audit.pruned", "completed", timestamp(), detail=detail)], critical=True)
     for number, _ in old:
-        try:
-            os.unlink(name_of(number), dir_fd=directory)
-        except FileNotFoundError:
-            continue  # somebody else was faster, and said so
-        except OSError as err:
-            raise unavailable(f"segment {name_of(number)}", err) from err
+        for name in (name_of(number), name_of(number) + PACKED):
+            try:
+                os.unlink(name, dir_fd=directory)
+            except FileNotFoundError:
+                continue  # it has the other name, or somebody else was faster, and said so
+            except OSError as err:
+                raise unavailable(f"segment {name}", err) from err
     log.forget_heads(old[-1][1].seq)
     return len(old)
+
+
+def compress(directory: int) -> int:
+    """Compress the closed segments that are not; return how many. One that cannot be stays as it is."""
+    done = 0
+    for number in numbers(directory)[:-1]:
+        try:
+            pack(directory, name_of(number))
+        except FileNotFoundError:
+            continue  # it is
+        except OSError:
+            return done  # no room, say: nothing is lost, and the next command tries again
+        done += 1
+    return done
 
 
 def collect(audit: str, taken: dict[str, int], older_than_s: int) -> None:
@@ -81,7 +97,9 @@ def _old(directory: int, before: float) -> list[tuple[int, Link]]:
     oldest = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(before))
     found = []
     for number in numbers(directory)[:-1]:
-        descriptor = open_segment(directory, number)
+        descriptor = read_segment(directory, number)
+        if descriptor is None:
+            break
         try:
             tail = tail_of(descriptor)
         finally:

@@ -14,6 +14,7 @@ import stat
 from errno import errorcode
 
 from stockade.audit.chain import MAX_LINE_BYTES, Link, opened
+from stockade.audit.packing import PACKED, unpack
 from stockade.errors import Error
 from stockade.frozen import dataclass
 from stockade.jsontext import begins_with_object
@@ -63,9 +64,10 @@ def name_of(number: int) -> str:
 def numbers(directory: int) -> list[int]:
     """Return the numbers of the segments in an open directory, in order. Raises: Error(audit_unavailable)."""
     try:
-        names = [name.removesuffix(SUFFIX) for name in os.listdir(directory) if name.endswith(SUFFIX)]
+        found = {name.removesuffix(PACKED) for name in os.listdir(directory)}
     except OSError as err:
         raise unavailable("directory", err) from err
+    names = [name.removesuffix(SUFFIX) for name in found if name.endswith(SUFFIX)]
     return sorted(int(name) for name in names if len(name) == _DIGITS and name.isascii() and name.isdigit())
 
 
@@ -90,7 +92,20 @@ def read_segment(directory: int, number: int) -> int | None:
 
     Raises: Error(audit_unavailable).
     """
-    name = name_of(number)
+    plain = _read(directory, name_of(number))
+    packed = _read(directory, name_of(number) + PACKED) if plain is None else None
+    if packed is None:
+        # Packed between the two looks.
+        return plain if plain is not None else _read(directory, name_of(number))
+    try:
+        return unpack(packed)
+    except OSError as err:
+        raise unavailable(f"segment {name_of(number)}{PACKED}", err) from err
+    finally:
+        os.close(packed)
+
+
+def _read(directory: int, name: str) -> int | None:
     try:
         descriptor = os.open(name, os.O_RDONLY | _FLAGS, dir_fd=directory)
     except FileNotFoundError:
@@ -102,6 +117,14 @@ def read_segment(directory: int, number: int) -> int | None:
     os.close(descriptor)
     raise Error("audit_unavailable", f"segment {name}: got a file of another kind, expected a regular one",
                 hint=_PLANTED)
+
+
+def is_packed(directory: int, number: int) -> bool:
+    """Tell whether a segment is there compressed, and so closed. Raises: Error(audit_unavailable)."""
+    packed = _read(directory, name_of(number) + PACKED)
+    if packed is not None:
+        os.close(packed)
+    return packed is not None
 
 
 def unavailable(what: str, err: OSError) -> Error:
@@ -144,7 +167,9 @@ def tail_of(descriptor: int) -> Tail:
 def link_before(directory: int, segment: int) -> Link:
     """Return the last link before a segment that has no record yet. Raises: Error(audit_unavailable, audit_damaged)."""
     for number in reversed([number for number in numbers(directory) if number < segment]):
-        descriptor = open_segment(directory, number)
+        descriptor = read_segment(directory, number)
+        if descriptor is None:
+            continue
         try:
             tail = tail_of(descriptor)
         finally:
