@@ -13,7 +13,7 @@ import signal
 import time
 
 from stockade.environment import EnvResult, apply, compile_env
-from stockade.errors import TOO_LONG, AuditUnavailable, LaunchFailed, Refused, shortage
+from stockade.errors import TOO_LONG, AuditUnavailable, LaunchFailed, Refused, limit_of, shortage
 from stockade.frozen import dataclass, field
 from stockade.ids import timestamp, ulid
 from stockade.process import _exec, record
@@ -141,7 +141,7 @@ def _decided(prepared: Prepared, result: EnvResult, supervisor: dict[str, Any] |
         what = f"launch record of {resolved.request.argv[0]!r} in {resolved.state_home.audit!r}: cannot be written"
         why = _must_be_recorded(prepared, told=told)
         if why:
-            raise AuditUnavailable("audit_unavailable", f"{what} ({_name(err)}), and {why}") from err
+            raise _unrecorded(what, why, err) from err
         _warn(f"{what} ({_name(err)})")
         degraded.append("audit: launch record not written")
     return Journal(audit=resolved.state_home.audit, launch=launch, degraded=tuple(degraded),
@@ -156,6 +156,14 @@ def _must_be_recorded(prepared: Prepared, *, told: bool) -> str:
     if prepared.decision.row in AUDIT_OR_DENY and not told:
         return f"what runs by {prepared.decision.row} ({prepared.decision.kind}) is on record, or does not run"
     return ""
+
+
+def _unrecorded(what: str, why: str, err: OSError) -> Refused | AuditUnavailable:
+    """Return the error of a run that is not started; a limit of the caller's is a shortage, not a fault of the log."""
+    limit, hint = limit_of(err.errno or 0)
+    if limit:
+        return Refused("resource", f"{what} ({_name(err)}; {limit})", hint=hint)
+    return AuditUnavailable("audit_unavailable", f"{what} ({_name(err)}), and {why}")
 
 
 def _warn(text: str) -> None:
