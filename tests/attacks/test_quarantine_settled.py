@@ -113,7 +113,7 @@ def test_a_refusal_names_what_was_moved_before_it(actor: Actor, fresh_repo: str)
     assert refused.code == "seccomp_denied" and not actor.host(f"{fresh_repo}/.envrc").exists(), refused.raw
     said = f"run {run_id} was killed: 1 changes, 1 moved to quarantine, listed in "
     assert [reason for reason in refused.refused["reasons"] if reason.startswith(said)], refused.raw
-    [row] = [row for row in records(actor) if row["record"] == "refused" and any(run["run_id"] == run_id for run in row["earlier"])]
+    [row] = [row for row in records(actor) if row.get("record") == "refused" and any(run["run_id"] == run_id for run in row.get("earlier", ()))]
     actor.sh(row["earlier"][0]["persistence"][0]["restore"])
     assert actor.host(f"{fresh_repo}/.envrc").read_text() == "evil\n"
     assert leave(actor, fresh_repo, "true").receipt["end"]["earlier"] == []
