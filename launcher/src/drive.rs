@@ -185,9 +185,12 @@ fn sent(box_: &mut Supervisor, done: std::io::Result<()>) -> Result<(), Refusal>
 /// A P1 that is gone has written why: its word counts more than what we ran into.
 /// One that lives is ended first, or the wait for its word would not end.
 fn why_gone(box_: &mut Supervisor, otherwise: Refusal) -> Refusal {
+    let gone = sys::hung_up(box_.control.as_raw_fd());
     box_.end(Outcome::Killed);
     match box_.next() {
         Step::Refused(said) if said.errno.is_some() || !said.is("fork_failed") => said,
+        // Ended from outside before we did: no answer of the host's.
+        Step::Refused(said) if gone && said.transient => otherwise.transient(true),
         _ => otherwise,
     }
 }

@@ -340,6 +340,9 @@ pub fn forget(item: &mut CString) {
     std::hint::black_box(&bytes);
 }
 
+/// What a command says that finds itself alone at its gate; only P0 can know why.
+pub const GONE: &str = "P1";
+
 /// P2 execs only when P1 is ready: a P1 that fails refuses a launch whose
 /// command never ran.
 pub struct Gate {
@@ -368,7 +371,7 @@ impl Gate {
         // SAFETY: one byte that lives through the call.
         match unsafe { libc::read(self.wait.as_raw_fd(), std::ptr::addr_of_mut!(byte).cast(), 1) } {
             1 => Ok(()),
-            _ => Err(Refusal::new("fork_failed", "P1")),
+            _ => Err(Refusal::new("fork_failed", GONE)),
         }
     }
 }

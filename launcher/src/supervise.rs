@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::alone;
 use crate::control::{self, Event, Order, Used};
 use crate::discard::Place;
+use crate::init;
 use crate::inside::Inside;
 use crate::nest::{Entrance, Restored};
 use crate::nested::{client, wire, Nests};
@@ -201,7 +202,9 @@ impl Supervisor {
         }
         if !said.is_empty() {
             let unknown = || Refusal::new("fork_failed", "box").detail("got an unreadable refusal");
-            return Some(Step::Refused(Refusal::from_bytes(&said).unwrap_or_else(unknown)));
+            let refusal = Refusal::from_bytes(&said).unwrap_or_else(unknown);
+            let left_alone = refusal.is("fork_failed") && refusal.object == init::GONE && refusal.errno.is_none();
+            return Some(Step::Refused(if left_alone { self.never_started() } else { refusal }));
         }
         // The fork was announced before the pipe could close, unless the box died on the way.
         while self.command == 0 && self.events() {}

@@ -355,6 +355,13 @@ pub fn death_of(child: libc::pid_t) -> io::Result<i32> {
     }
 }
 
+/// Whether nobody holds the other end any more: unix_poll in the kernel's net/unix/af_unix.c.
+pub fn hung_up(socket: RawFd) -> bool {
+    let mut one = libc::pollfd { fd: socket, events: 0, revents: 0 };
+    // SAFETY: one entry that lives through the call, which does not wait.
+    unsafe { libc::poll(&raw mut one, 1, 0) > 0 && one.revents & libc::POLLHUP != 0 }
+}
+
 /// Until it is on the disk, not only written.
 pub fn fsync(fd: RawFd) -> io::Result<()> {
     // SAFETY: no pointers.
