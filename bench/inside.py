@@ -1,8 +1,9 @@
 """What ordinary work costs inside a box at strict: a C build, `npm ci`, `git status`, `grep -r`.
 
 Owns: the same command bare and as a launch line of strict, in turn, on the same tree; the box's
-start is part of the time, and commands of milliseconds are repeated inside one box. A command that
-fails stops the benchmark.
+start is part of the time, and commands of milliseconds are repeated inside one box. Beside both, the
+same under one filter and one rule set without a box (floor.c): the kernel's part of the cost. A
+command that fails stops the benchmark.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ liblua.a: $(OBJECTS)
 """
 COPIES = 8  # of the installed packages: the large tree
 REPEAT = 10
+SHARE = 0.015  # of the bare time, for the box itself where the kernel's part uses up the budget
 
 
 def fetch(tools: Path) -> None:
@@ -50,11 +52,11 @@ def fetch(tools: Path) -> None:
 
 def rows(world: World, runs: int) -> Iterator[Row]:
     """Every kind of work; each tree is made in the workspace."""
-    rounds = max(3, runs // 30)
+    rounds = max(3, runs // 20)
     given = {name: os.environ[name] for name in FORWARDED if name in os.environ}
     world.env.update(given)
-    yield c_build(world, rounds)
-    yield npm_ci(world, max(3, runs // 60))
+    yield c_build(world, max(3, runs // 30))
+    yield npm_ci(world, max(3, runs // 30))
     tree = large_tree(world)
     files = sum(len(names) for _, _, names in os.walk(tree))
     repeat = f"for i in $(seq {REPEAT}); do"
@@ -66,8 +68,10 @@ def rows(world: World, runs: int) -> Iterator[Row]:
 
 def overhead(what: str, times: dict[str, float], limit: float) -> Row:
     """The row of one kind of work."""
-    detail = f"{times['strict']:.0f} ms, bare {times['bare']:.0f} ms"
-    return judged(f"{what}: inside strict over bare", times["strict"] / times["bare"], Budget(most=limit, unit="×"), times, detail)
+    floor = times["floor"] / times["bare"]
+    detail = f"{times['strict']:.0f} ms, bare {times['bare']:.0f} ms; a filter and rules alone {floor:.2f} ×"
+    budget = Budget(most=limit, unit="×", floor=floor, share=SHARE)
+    return judged(f"{what}: inside strict over bare", times["strict"] / times["bare"], budget, times, detail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,14 +85,16 @@ class Work:
 
 
 def work(world: World, job: Work, rounds: int) -> dict[str, float]:
-    """Time it bare and boxed in turn."""
+    """Time it bare, boxed and under the floor in turn."""
     import stockade
 
     tree = str(job.tree)
     argv = ["/bin/sh", "-ec", f"cd {shlex.quote(tree)}; {job.script}"]
     line = stockade.wrap(argv, tier="strict", caller="operator", cwd=tree, write=[tree], net="host",
                          profile=[job.profile] if job.profile else [], env=world.env)  # fmt: skip
-    contestants = {"bare": Contestant(argv=argv, env=world.env), "strict": Contestant(argv=line.argv, env=line.env)}
+    floor = [str(world.base / "bench" / "build" / "floor"), tree, *argv]
+    contestants = {"bare": Contestant(argv=argv, env=world.env), "strict": Contestant(argv=line.argv, env=line.env),
+                   "floor": Contestant(argv=floor, env=world.env)}  # fmt: skip
     times: dict[str, list[float]] = {name: [] for name in contestants}
     order = list(contestants)
     for number in range(rounds + 1):

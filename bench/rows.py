@@ -109,13 +109,15 @@ class Budget:
     """What a figure may be at most, or must be at least; without either the row is there to read the others by.
 
     ``floor``: the same figure of the minimal helper, taken in the same run. A budget below it asks for less than
-    the namespaces alone cost: a figure above it is called a limit then, up to twice that cost.
+    the namespaces alone cost: a figure above it is called a limit then, up to twice that cost. ``share``: how far
+    above the floor a figure may be to be called a limit, where the floor is a part of the budget.
     """
 
     unit: str = ""
     most: float | None = None
     least: float | None = None
     floor: float | None = None
+    share: float | None = None
 
     def text(self) -> str:
         """The budget for the table; nothing without one."""
@@ -128,8 +130,15 @@ class Budget:
         if self.most is None and self.least is None:
             return ""
         kept = (self.most is None or value <= self.most) and (self.least is None or value >= self.least)
-        out_of_reach = self.most is not None and self.floor is not None and self.floor > self.most and value <= 2 * self.floor
-        return "ok" if kept else "limit" if out_of_reach else "FAIL"
+        return "ok" if kept else "limit" if self.out_of_reach(value) else "FAIL"
+
+    def out_of_reach(self, value: float) -> bool:
+        """Whether what is asked for is, with a tolerance, the floor."""
+        if self.most is None or self.floor is None:
+            return False
+        if self.share is not None:
+            return value <= self.floor + self.share
+        return self.floor > self.most and value <= 2 * self.floor
 
 
 def judged(what: str, value: float, budget: Budget, values: dict[str, float], detail: str = "") -> Row:

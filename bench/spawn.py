@@ -26,7 +26,7 @@ from rows import GROUPS, Row, World, all_rows
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 USER = "nobody"  # an account of every system; owns nothing, and its home is no directory that others use
-C_PROGRAMS = ("minimal_helper", "noop", "pause")
+C_PROGRAMS = ("floor", "minimal_helper", "noop", "pause")
 
 
 def build(target: Path) -> None:

@@ -268,7 +268,6 @@ fn start(launch: &mut Launch, built: Built, held: &mut Option<Gate>, wipe: &impl
     let signals = sys::signal_fd().map_err(|e| Refusal::new("fork_failed", "signalfd").io(&e))?;
     let mounts =
         std::fs::File::open("/proc/self/mountinfo").map_err(|e| Refusal::new("proc_denied", "mountinfo").io(&e))?;
-    let moves = guards::Moves::new(&built.guards);
     *held = Some(Gate::new()?);
     // SAFETY: the thread of `Beside` holds no lock and takes none before it is told of the fork.
     let pid = unsafe { sys::fork_into(0) }.map_err(|e| Refusal::new("fork_failed", "command").io(&e))?;
@@ -279,6 +278,7 @@ fn start(launch: &mut Launch, built: Built, held: &mut Option<Gate>, wipe: &impl
         unsafe { libc::_exit(code) }
     }
     readable(false)?;
+    let moves = guards::Moves::new(&built.guards);
     if launch.inner.is_none() {
         control::send_forked(control, pid).map_err(|_| gone())?;
     }

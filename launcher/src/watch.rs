@@ -18,7 +18,7 @@ use crate::sys;
 const SAMPLE_MS: i32 = 100;
 /// How often a guarded name that the host removed is looked for.
 const LOOK_MS: i32 = 5;
-/// How often guards are looked at where their objects cannot be watched.
+/// How often guards are looked at where nobody tells of a move.
 const TIMER_MS: i32 = 20;
 
 /// P0 keeps the wall clock. P1 stands in for a P0 that is stopped (Ctrl-Z), this much later.
@@ -69,14 +69,11 @@ impl Watch {
             if ready[1] != 0 && !self.orders() {
                 return 125;
             }
-            if ready[0] != 0 {
-                while sys::read_signal(self.signals.as_raw_fd()).is_some() {}
-                if self.reap() {
-                    return 0;
-                }
+            let moved = ready[0] != 0 && self.take_signals();
+            if ready[0] != 0 && self.reap() {
+                return 0;
             }
-            self.moves.drain();
-            if ready[2] != 0 || ready[3] != 0 || self.by_timer() {
+            if ready[2] != 0 || moved || self.by_timer() {
                 self.check_guards();
             }
             if self.end_on_loss && !self.lost.is_empty() {
@@ -94,15 +91,23 @@ impl Watch {
         }
     }
 
+    /// True when a directory told of a change.
+    fn take_signals(&self) -> bool {
+        let mut moved = false;
+        while let Some(signal) = sys::read_signal(self.signals.as_raw_fd()) {
+            moved |= signal.ssi_signo == libc::SIGIO as u32;
+        }
+        moved
+    }
+
     /// proc_pid_mountinfo(5): a change of the mount table is POLLERR | POLLPRI.
-    fn wait(&self) -> [i16; 4] {
+    fn wait(&self) -> [i16; 3] {
         let watched = if self.guards.is_empty() { -1 } else { self.mounts.as_raw_fd() };
         let poll = |fd, events| libc::pollfd { fd, events, revents: 0 };
         let mut fds = [
             poll(self.signals.as_raw_fd(), libc::POLLIN),
             poll(self.control, libc::POLLIN),
             poll(watched, libc::POLLPRI),
-            poll(self.moves.fd().unwrap_or(-1), libc::POLLIN),
         ];
         let left =
             self.deadline.map(|at| at.saturating_duration_since(Instant::now()).as_millis().min(1 << 30) as i32 + 1);
@@ -112,12 +117,12 @@ impl Watch {
         let timer = self.by_timer().then_some(TIMER_MS);
         let timeout = [left, sample, look, timer].into_iter().flatten().min().unwrap_or(-1);
         // SAFETY: the array lives through the call.
-        unsafe { libc::poll(fds.as_mut_ptr(), 4, timeout) };
+        unsafe { libc::poll(fds.as_mut_ptr(), 3, timeout) };
         fds.map(|fd| fd.revents)
     }
 
     fn by_timer(&self) -> bool {
-        !self.guards.is_empty() && self.moves.fd().is_none()
+        !self.guards.is_empty() && self.moves.untold()
     }
 
     fn tell(&self, event: &Event) {
@@ -173,9 +178,7 @@ impl Watch {
         if self.guards[at].renew().is_err() {
             return self.lose(at);
         }
-        if self.moves.fd().is_some() && !self.moves.watch(&self.guards[at].guard.path) {
-            self.moves = Moves::new(&[]);
-        }
+        self.moves.watch(&self.guards[at].guard.path);
         self.go_on();
     }
 

@@ -27,7 +27,7 @@ static const struct { const char *name; long nr; } CALLS[] = {
     CALL(socketpair), CALL(socket), CALL(bind), CALL(memfd_create), CALL(getrandom), CALL(setgroups), CALL(setresuid),
     CALL(setresgid), CALL(sethostname), CALL(fork), CALL(vfork), CALL(wait4), CALL(waitid), CALL(setpgid),
     CALL(pidfd_open), CALL(writev), CALL(ioctl), CALL(fchmod), CALL(lsetxattr), CALL(setxattr), CALL(fsetxattr), CALL(mkdir),
-    CALL(mknod), CALL(symlink), CALL(open), CALL(chroot), CALL(rt_sigprocmask), CALL(inotify_init1), CALL(poll), CALL(fcntl), CALL(ptrace),
+    CALL(mknod), CALL(symlink), CALL(open), CALL(chroot), CALL(rt_sigprocmask), CALL(poll), CALL(fcntl), CALL(ptrace),
     CALL(renameat2), CALL(unlinkat), CALL(fsync), CALL(flock),
 };
 

@@ -123,6 +123,7 @@ def test_the_figures_keep_under_which_priority_they_were_taken(bench: dict[str, 
     (1.0, {"most": 1.0, "unit": "×"}, "ok", "≤ 1 ×"), (1.1, {"most": 1.0}, "FAIL", "≤ 1"), (0.0, {"most": 0}, "ok", "≤ 0"), (1.0, {"most": 0}, "FAIL", "≤ 0"),
     (2.0, {"least": 2.0, "unit": "×"}, "ok", "≥ 2 ×"), (1.9, {"least": 2.0}, "FAIL", "≥ 2"), (9.0, {"unit": "×"}, "", ""),
     (2.0, {"most": 0.5, "floor": 1.2}, "limit", "≤ 0.5"), (2.0, {"most": 0.5, "floor": 0.5}, "FAIL", "≤ 0.5"), (0.4, {"most": 0.5, "floor": 1.2}, "ok", "≤ 0.5"), (2.5, {"most": 0.5, "floor": 1.2}, "FAIL", "≤ 0.5"),
+    (1.05, {"most": 1.03, "floor": 1.04, "share": 0.02}, "limit", "≤ 1.03"), (1.07, {"most": 1.03, "floor": 1.04, "share": 0.02}, "FAIL", "≤ 1.03"), (1.02, {"most": 1.03, "floor": 1.0, "share": 0.02}, "ok", "≤ 1.03"),
 ])
 def test_a_figure_is_held_against_its_budget(bench: dict[str, ModuleType], value: float, bounds: dict[str, float], verdict: str, text: str) -> None:
     row = bench["rows"].judged("what", value, bench["rows"].Budget(**bounds), {})

@@ -50,8 +50,6 @@ calls! {
     mknodat(dir: c_int, path: *const c_char, mode: mode_t, device: c_ulong) -> c_int = SYS_mknodat;
     renameat(from: c_int, old: *const c_char, to: c_int, new: *const c_char) -> c_int = SYS_renameat;
     utimensat(dir: c_int, path: *const c_char, times: *const timespec, flags: c_int) -> c_int = SYS_utimensat;
-    inotify_init1(flags: c_int) -> c_int = SYS_inotify_init1;
-    inotify_add_watch(fd: c_int, path: *const c_char, mask: c_uint) -> c_int = SYS_inotify_add_watch;
     umask(mask: mode_t) -> mode_t = SYS_umask;
 }
 

@@ -88,54 +88,77 @@ fn path_mount_id(path: &str) -> io::Result<u64> {
     sys::statx_mount_id(libc::AT_FDCWD, &path, libc::AT_SYMLINK_NOFOLLOW)
 }
 
-/// Tells of a guarded object that the host moves away: its mount goes with it, so
-/// the mount table stays as it is and only the inode knows.
+/// Tells of a guarded object that the host moves away: its mount goes with it, so the mount table
+/// stays as it is and only the directory knows. SIGIO comes for every rename and removal in the
+/// directories that hold a guard; which one it was is looked up.
 ///
-/// A user has 128 inotify instances (inotify(7), max_user_instances); where they
-/// are used up the guards are looked at on a timer instead.
-pub struct Moves(Option<OwnedFd>);
+/// dnotify, because the last close of an inotify waits for a grace period of SRCU, which took 5 to
+/// 15 ms of the end of a box (kernel fs/notify/group.c, fsnotify_destroy_group), and because a user
+/// has 128 of those. Where it cannot be had (`fs.dir-notify-enable`, a directory that may not be
+/// read) the guards are looked at on a timer. Source: F_NOTIFY in fcntl_dirnotify(2).
+pub struct Moves(Option<Vec<Watched>>);
+
+/// Source: include/uapi/linux/fcntl.h.
+const DN_DELETE: libc::c_ulong = 0x8;
+const DN_RENAME: libc::c_ulong = 0x10;
+const DN_MULTISHOT: libc::c_ulong = 0x8000_0000;
+
+struct Watched {
+    dir: String,
+    _held: OwnedFd,
+}
 
 impl Moves {
+    /// The signals must be blocked: they are read from a signalfd.
     pub fn new(guards: &[Placed]) -> Moves {
-        if guards.is_empty() {
-            return Moves(None);
+        let mut moves = Moves(Some(vec![]));
+        for placed in guards {
+            let dir = parent(&placed.guard.path);
+            if !moves.0.iter().flatten().any(|one| one.dir == dir) {
+                moves.watch(&placed.guard.path);
+            }
         }
-        // SAFETY: no pointers; the descriptor is owned at once.
-        let fd = unsafe {
-            let fd = libc::inotify_init1(libc::IN_CLOEXEC | libc::IN_NONBLOCK);
-            (fd >= 0).then(|| OwnedFd::from_raw_fd(fd))
-        };
-        let moves = Moves(fd);
-        let watched = guards.iter().all(|placed| moves.watch(&placed.guard.path));
-        if watched {
-            moves
-        } else {
-            Moves(None)
+        moves
+    }
+
+    /// From here on also in the directory that now holds this name.
+    pub fn watch(&mut self, path: &str) {
+        let Some(watched) = &mut self.0 else { return };
+        let dir = parent(path);
+        watched.retain(|one| one.dir != dir);
+        match renames_in(dir) {
+            Ok(held) => watched.push(Watched { dir: dir.to_owned(), _held: held }),
+            Err(_) => self.0 = None,
         }
     }
 
-    /// False when the object cannot be watched.
-    pub fn watch(&self, path: &str) -> bool {
-        let (Some(fd), Ok(path)) = (&self.0, sys::cstr(path)) else { return false };
-        let mask = libc::IN_MOVE_SELF | libc::IN_DELETE_SELF | libc::IN_DONT_FOLLOW;
-        // SAFETY: path lives through the call.
-        unsafe { libc::inotify_add_watch(fd.as_raw_fd(), path.as_ptr(), mask) >= 0 }
+    /// Nobody tells: somebody has to look.
+    pub fn untold(&self) -> bool {
+        self.0.is_none()
     }
+}
 
-    pub fn fd(&self) -> Option<RawFd> {
-        self.0.as_ref().map(|fd| fd.as_raw_fd())
+fn parent(path: &str) -> &str {
+    match path.rfind('/') {
+        Some(0) | None => "/",
+        Some(at) => &path[..at],
     }
+}
 
-    /// Takes what was told; every guard is looked at anyway.
-    pub fn drain(&self) {
-        let mut buffer = [0u8; 4096];
-        // SAFETY: the buffer lives through the calls.
-        let more = |fd| unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) } > 0;
-        if let Some(fd) = self.fd() {
-            let mut more = more;
-            while more(fd) {}
-        }
-    }
+fn renames_in(dir: &str) -> io::Result<OwnedFd> {
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
+    let path = sys::cstr(dir)?;
+    // SAFETY: path lives through the call; the descriptor is owned at once.
+    let held = unsafe {
+        let fd = libc::open(path.as_ptr(), flags);
+        sys::check(i64::from(fd))?;
+        OwnedFd::from_raw_fd(fd)
+    };
+    // Before Linux 5.17 a rename to another directory is a removal alone.
+    let events = DN_RENAME | DN_DELETE | DN_MULTISHOT;
+    // SAFETY: F_NOTIFY takes no pointer.
+    sys::check(i64::from(unsafe { libc::fcntl(held.as_raw_fd(), libc::F_NOTIFY, events) }))?;
+    Ok(held)
 }
 
 /// A symbolic link is guarded as what it is: its own name, not what it points to.
