@@ -9,12 +9,11 @@ so. Fails closed: a head of a later record than the last one is an error, never 
 from __future__ import annotations
 
 import os
-import stat
 import time
 from errno import ENOSPC
 
 from stockade.audit.chain import Link
-from stockade.audit.segments import lines_backwards, unavailable
+from stockade.audit.segments import check_file, lines_backwards, unavailable
 from stockade.canonicaljson import encode
 from stockade.errors import Error
 from stockade.frozen import dataclass
@@ -151,9 +150,7 @@ def read(directory: int) -> list[Head]:
         return []
     except OSError as err:
         raise unavailable(f"heads {FILE}", err) from err
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise Error("audit_unavailable", f"heads {FILE}: got a file of another kind, expected a regular one")
+    check_file(descriptor, f"heads {FILE}")
     with os.fdopen(descriptor, "rb") as stream:
         return [head for head in map(parse, stream) if head is not None]
 

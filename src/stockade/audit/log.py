@@ -20,6 +20,7 @@ from stockade.audit.chain import Link, sealed
 from stockade.audit.events import made
 from stockade.audit.lock import LOCK_TIMEOUT_S, no_lock, take_lock
 from stockade.audit.segments import (
+    MAX_BATCH_BYTES,
     TORN,
     damaged,
     is_packed,
@@ -241,6 +242,9 @@ class Log:
             line, link = sealed(one, link)
             lines.append(line)
         data = b"".join(lines)
+        if len(data) > MAX_BATCH_BYTES:
+            raise Error("audit_invalid",
+                        f"audit events: got {len(data)} bytes at once, expected {MAX_BATCH_BYTES} at most")
         try:
             wrote = os.write(place.descriptor, data)
             if wrote < len(data):

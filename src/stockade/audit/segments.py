@@ -14,6 +14,7 @@ import stat
 from errno import errorcode
 
 from stockade.audit.chain import MAX_LINE_BYTES, Link, opened
+from stockade.audit.packing import MAX_BYTES as MAX_FILE_BYTES
 from stockade.audit.packing import PACKED, unpack
 from stockade.errors import Error
 from stockade.frozen import dataclass
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from stockade.light import Iterator
 
 SUFFIX = ".jsonl"
+# A segment and behind it the largest batch are less than ``MAX_FILE_BYTES``.
+MAX_BATCH_BYTES = 256 << 20
 # Ends the part of a line that a killed writer left. A line of another end that is no record was one, and was changed.
 TORN = b"#torn"
 _DIGITS = 8
@@ -79,11 +82,11 @@ def open_segment(directory: int, number: int, *, make: bool = False) -> int:
         descriptor = os.open(name, flags, 0o600, dir_fd=directory)
     except OSError as err:
         raise unavailable(f"segment {name}", err) from err
-    info = os.fstat(descriptor)
-    if stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid():
+    check_file(descriptor, f"segment {name}")
+    if os.fstat(descriptor).st_uid == os.geteuid():
         return descriptor
     os.close(descriptor)
-    raise Error("audit_unavailable", f"segment {name}: got a file of another kind or owner, expected one of ours",
+    raise Error("audit_unavailable", f"segment {name}: got a file of another owner, expected one of ours",
                 hint="write as the account whose log it is; stockade audit verify DIR reads any")
 
 
@@ -112,10 +115,22 @@ def _read(directory: int, name: str) -> int | None:
         return None
     except OSError as err:
         raise unavailable(f"segment {name}", err) from err
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return descriptor
+    check_file(descriptor, f"segment {name}")
+    return descriptor
+
+
+def check_file(descriptor: int, what: str) -> None:
+    """Close what is no file of a log, by its kind or size: one line of it could be all of it.
+
+    Raises: Error(audit_unavailable).
+    """
+    info = os.fstat(descriptor)
+    regular = stat.S_ISREG(info.st_mode)
+    if regular and info.st_size <= MAX_FILE_BYTES:
+        return
     os.close(descriptor)
-    raise Error("audit_unavailable", f"segment {name}: got a file of another kind, expected a regular one",
+    got = f"{info.st_size} bytes" if regular else "a file of another kind"
+    raise Error("audit_unavailable", f"{what}: got {got}, expected a regular file of {MAX_FILE_BYTES} bytes at most",
                 hint=_PLANTED)
 
 

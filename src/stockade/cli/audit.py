@@ -98,10 +98,9 @@ def _found(parsed: Parsed) -> Iterator[dict[str, Any]]:
 
 def _filter(parsed: Parsed) -> Filter:
     since, until = ((text := parsed.text(name)) and moment(name, text) for name in ("since", "until"))
-    found = Filter(since=since, until=until, tier=parsed.text("tier"),
-                  outcome=parsed.text("outcome"), kind=parsed.text("type"), app=parsed.text("app"),
-                  plan=parsed.text("plan"), run=parsed.text("run"), downgrade=parsed.flag("downgrade"),
-                  text=" ".join(parsed.words) or None)
+    found = Filter(since=since, until=until, tier=parsed.text("tier"), outcome=parsed.text("outcome"),
+                   kind=parsed.text("type"), app=parsed.text("app"), plan=parsed.text("plan"), run=parsed.text("run"),
+                   downgrade=parsed.flag("downgrade"), text=" ".join(parsed.words) or None)
     try:
         found.needles()
     except ValueError:

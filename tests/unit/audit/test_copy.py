@@ -19,6 +19,7 @@ from stockade.audit.query import Filter, backwards, events
 from stockade.audit.retention import prune
 from stockade.audit.verify import Verdict, verify
 from stockade.cli import auditcheck
+from stockade.errors import Error
 
 WHEN = "2026-11-30T12:00:00.000000000Z"
 
@@ -202,3 +203,24 @@ def test_heads_without_a_log_are_damage(copy: int, tmp_path: Path) -> None:
         path.unlink()
     damage = verify(copy, marks).damage
     assert damage is not None and (damage.kind, damage.seq) == ("truncated", 1)
+
+
+@pytest.mark.parametrize("name", ["00000001.jsonl", "heads.jsonl"])
+def test_a_file_that_no_writer_makes_is_not_read_into_memory(copy: int, tmp_path: Path, name: str) -> None:
+    os.truncate(tmp_path / "log" / name, 1 << 33)
+    with pytest.raises(Error) as caught:
+        verify(copy, {head.seq: head.hash for head in read(copy)})
+    assert caught.value.code == "audit_unavailable" and f"got {1 << 33} bytes" in caught.value.message
+
+
+def test_a_head_is_due_also_where_the_clock_was_put_back(tmp_path: Path) -> None:
+    log = Log(str(tmp_path))
+    log.append([{"type": "app.test"}])
+    os.utime(tmp_path / "log" / "heads.jsonl", (1 << 33, 1 << 33))
+    other = Log(str(tmp_path))
+    last = other.append([{"type": "app.test"}])
+    directory = os.open(tmp_path / "log", os.O_RDONLY)
+    assert read(directory)[-1].seq == last.seq
+    os.close(directory)
+    other.close()
+    log.close()
