@@ -1,8 +1,8 @@
 /* What any program of filter and rules pays: one system call filter of seven instructions and one
- * Landlock domain of all rights, then the command. No box. The cost of ordinary work under it is the
+ * Landlock domain of the rights of ABI 3, then the command. No box. The cost of ordinary work under it is the
  * least that is possible where both hold something: bench/inside.py measures ours against it.
  *
- *   floor TREE COMMAND...     TREE may be written, the system read
+ *   floor TREE COMMAND...     TREE, the home and /tmp may be written, the system read
  *
  * Source: seccomp(2), landlock(7).
  */

@@ -109,8 +109,8 @@ class Budget:
     """What a figure may be at most, or must be at least; without either the row is there to read the others by.
 
     ``floor``: the same figure of the minimal helper, taken in the same run. A budget below it asks for less than
-    the namespaces alone cost: a figure above it is called a limit then, up to twice that cost. ``share``: how far
-    above the floor a figure may be to be called a limit, where the floor is a part of the budget.
+    the namespaces alone cost: a figure above it is called a limit then, up to twice that cost. ``share``: where the
+    floor uses up the budget, but for half of this, how far above it a figure may be to be called a limit.
     """
 
     unit: str = ""
@@ -137,7 +137,7 @@ class Budget:
         if self.most is None or self.floor is None:
             return False
         if self.share is not None:
-            return value <= self.floor + self.share
+            return self.floor >= self.most - self.share / 2 and value <= self.floor + self.share
         return self.floor > self.most and value <= 2 * self.floor
 
 

@@ -20,6 +20,8 @@ const SAMPLE_MS: i32 = 100;
 const LOOK_MS: i32 = 5;
 /// How often guards are looked at where nobody tells of a move.
 const TIMER_MS: i32 = 20;
+/// How many signals are taken before anything else is looked at; each is pending once at most.
+const SIGNALS: usize = 64;
 
 /// P0 keeps the wall clock. P1 stands in for a P0 that is stopped (Ctrl-Z), this much later.
 const GRACE: Duration = Duration::from_secs(1);
@@ -64,7 +66,12 @@ impl Watch {
     /// Until the command has ended; the exit code of P1.
     pub fn run(mut self) -> i32 {
         sys::shed_code();
+        // What was moved since the guards were placed, before anything could tell.
+        self.check_guards();
         loop {
+            if self.end_on_loss && !self.lost.is_empty() {
+                return 125;
+            }
             let ready = self.wait();
             if ready[1] != 0 && !self.orders() {
                 return 125;
@@ -75,9 +82,6 @@ impl Watch {
             }
             if ready[2] != 0 || moved || self.by_timer() {
                 self.check_guards();
-            }
-            if self.end_on_loss && !self.lost.is_empty() {
-                return 125;
             }
             self.look_for_absent();
             if self.deadline.is_some_and(|at| Instant::now() >= at) {
@@ -91,13 +95,11 @@ impl Watch {
         }
     }
 
-    /// True when a directory told of a change.
+    /// True when a directory told of a change. Takes a few at most: renames without an end would
+    /// bring one more each time, and poll(2) tells of those that are left.
     fn take_signals(&self) -> bool {
-        let mut moved = false;
-        while let Some(signal) = sys::read_signal(self.signals.as_raw_fd()) {
-            moved |= signal.ssi_signo == libc::SIGIO as u32;
-        }
-        moved
+        let taken = (0..SIGNALS).map_while(|_| sys::read_signal(self.signals.as_raw_fd()));
+        taken.fold(false, |moved, signal| moved | (signal.ssi_signo == libc::SIGIO as u32))
     }
 
     /// proc_pid_mountinfo(5): a change of the mount table is POLLERR | POLLPRI.
@@ -175,10 +177,11 @@ impl Watch {
     fn restored(&mut self, index: u32) {
         let Some(at) = self.position(index) else { return };
         self.lost.retain(|lost| *lost != at);
+        // First: what moves it from now on is told.
+        self.moves.watch(&self.guards[at].guard.path);
         if self.guards[at].renew().is_err() {
             return self.lose(at);
         }
-        self.moves.watch(&self.guards[at].guard.path);
         self.go_on();
     }
 

@@ -11,7 +11,7 @@ import json
 import pytest
 
 from requirements import at_tiers, requirement
-from support.actors import Actor
+from support.actors import PYTHON, Actor
 from support.boxes import failed_with, op
 from support.live import LiveBox, wait_until
 
@@ -113,3 +113,14 @@ def test_a_guard_that_the_host_replaces_again_and_again_is_put_back_each_time(ac
             failed_with({str(number): box.ask(look)["look"] for number in range(20)}, BLOCKED)
         box.finish()
         assert box.records(until="end")["end"]["guard_lost"]
+
+
+@requirement("fs.persistence", "B.host_renames_over")
+@pytest.mark.parametrize(("tier", "net"), [("strict", "none"), ("guarded", "none"), ("guarded", "host")])
+def test_a_guard_that_the_host_moves_while_the_box_is_made_is_not_lost_in_silence(actor: Actor, project: str, tier: str, net: str) -> None:
+    kwargs = {"tier": tier, "net": net, "cwd": project, "write": [project]}
+    job = {"starts": 60, "seed": 11, "place": f"{project}/.git/config", "kwargs": kwargs}
+    done = actor.call([PYTHON, "-B", str(actor.stage.bin / "guard_race.py"), str(actor.stage.lib), json.dumps(job)])
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    found = json.loads(done.stdout)
+    assert found["silent"] == 0 and found["told"] > 0, found

@@ -124,6 +124,7 @@ def test_the_figures_keep_under_which_priority_they_were_taken(bench: dict[str, 
     (2.0, {"least": 2.0, "unit": "×"}, "ok", "≥ 2 ×"), (1.9, {"least": 2.0}, "FAIL", "≥ 2"), (9.0, {"unit": "×"}, "", ""),
     (2.0, {"most": 0.5, "floor": 1.2}, "limit", "≤ 0.5"), (2.0, {"most": 0.5, "floor": 0.5}, "FAIL", "≤ 0.5"), (0.4, {"most": 0.5, "floor": 1.2}, "ok", "≤ 0.5"), (2.5, {"most": 0.5, "floor": 1.2}, "FAIL", "≤ 0.5"),
     (1.05, {"most": 1.03, "floor": 1.04, "share": 0.02}, "limit", "≤ 1.03"), (1.07, {"most": 1.03, "floor": 1.04, "share": 0.02}, "FAIL", "≤ 1.03"), (1.02, {"most": 1.03, "floor": 1.0, "share": 0.02}, "ok", "≤ 1.03"),
+    (1.04, {"most": 1.03, "floor": 1.01, "share": 0.03}, "FAIL", "≤ 1.03"), (1.035, {"most": 1.03, "floor": 1.0, "share": 0.05}, "FAIL", "≤ 1.03"),
 ])
 def test_a_figure_is_held_against_its_budget(bench: dict[str, ModuleType], value: float, bounds: dict[str, float], verdict: str, text: str) -> None:
     row = bench["rows"].judged("what", value, bench["rows"].Budget(**bounds), {})

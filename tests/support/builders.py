@@ -50,7 +50,7 @@ def make_stage() -> Stage:
     _copy_package(stage)
     for source in sorted(HOSTILE.iterdir()):
         _build(source, stage.bin)
-    for name in ("driver.py", "host_agent.py", "storm.py"):
+    for name in ("driver.py", "guard_race.py", "host_agent.py", "storm.py"):
         shutil.copy(TESTS / "support" / name, stage.bin / name)
     subprocess.run(["chmod", "-R", "a+rX,go-w", str(stage.root)], check=True)
     return stage

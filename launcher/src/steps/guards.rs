@@ -125,9 +125,12 @@ impl Moves {
     pub fn watch(&mut self, path: &str) {
         let Some(watched) = &mut self.0 else { return };
         let dir = parent(path);
-        watched.retain(|one| one.dir != dir);
         match renames_in(dir) {
-            Ok(held) => watched.push(Watched { dir: dir.to_owned(), _held: held }),
+            Ok(held) => {
+                // Not before: other guards of a directory that is still the same one would go unwatched.
+                watched.retain(|one| one.dir != dir);
+                watched.push(Watched { dir: dir.to_owned(), _held: held });
+            }
             Err(_) => self.0 = None,
         }
     }

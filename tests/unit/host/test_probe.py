@@ -159,6 +159,7 @@ while time.monotonic() < until:
     except OSError:
         continue
     for pid in (children if sys.argv[2] == "supervisor" else below):
+        above = parent
         try:
             if pid != mine and b"--plan-fd" in open(f"/proc/{pid}/cmdline", "rb").read():
                 above = int(open(f"/proc/{pid}/stat").read().split()[3])
@@ -166,13 +167,14 @@ while time.monotonic() < until:
                     # Its supervisor notices when it wants to say something.
                     os.kill(above, signal.SIGSTOP)
                 os.kill(int(pid), signal.SIGKILL)
-                while sys.argv[2] == "first process, unseen" and b" Z " not in open(f"/proc/{pid}/stat", "rb").read():
-                    time.sleep(0.001)
-                if above != parent:
-                    os.kill(above, signal.SIGCONT)
+                while sys.argv[2] == "first process, unseen" and time.monotonic() < until and b" Z " not in open(f"/proc/{pid}/stat", "rb").read():
+                    pass
                 raise SystemExit
         except OSError:
             continue
+        finally:
+            if above != parent and os.path.exists(f"/proc/{above}"):
+                os.kill(above, signal.SIGCONT)
 """
 
 
